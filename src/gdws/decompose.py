@@ -1,0 +1,258 @@
+"""Optimal GDWS approximation of one convolution: MEGO and LEGO of the paper. Tensors in, tensors out.
+
+A convolution with weight (M, C, kh, kw) is C matrices W_c (M x K, K = kh*kw), one for each input channel. A GDWS
+convolution with channel distribution g stands for matrices Q_c of rank at most g_c, so by Eckart and Young the best one
+truncates the singular value decomposition of every W_c, and its weighted squared error is
+
+    e^2 = sum_c alpha_c ||W_c - Q_c||_F^2 = sum_c alpha_c sum_{i > g_c} sigma_{i,c}^2.
+
+The error is a sum of one term for each kernel left out, and the terms of a channel fall with i. Keeping the largest terms
+therefore gives the least error for a number of kernels (MEGO) and the fewest kernels for an error (LEGO).
+
+`beta` bounds e^2, the *squared* error, everywhere in this project, as in the paper's algorithms and tables.
+
+A grouped convolution is `groups` convolutions side by side. They all get the same number of kernels, so that their
+pointwise stages run as one grouped convolution; the total is then what both algorithms are optimal in.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gdws.errors import GdwsError
+
+
+@dataclass(frozen=True)
+class Factors:
+    """A GDWS convolution: G depthwise kernels and a pointwise mix of what they give.
+
+    g          (C,)            kernels of each input channel
+    channels   (G,)            the input channel that each kernel reads, ascending
+    depthwise  (G, kh, kw)
+    pointwise  (M, G / groups)
+    error      the weighted squared error that was left, where the factors came from `mego` or `lego`
+    """
+
+    g: Tensor
+    channels: Tensor
+    depthwise: Tensor
+    pointwise: Tensor
+    error: float = math.nan
+    groups: int = 1
+
+    def dense(self) -> Tensor:
+        """(M, C / groups, kh, kw): the weight of the dense convolution that these factors stand for."""
+        outputs, inputs = len(self.pointwise), len(self.g)
+        kernel = self.depthwise.shape[1:]
+        weight = self.pointwise.new_zeros(self.groups, outputs // self.groups, inputs // self.groups, *kernel)
+        mix = self.pointwise.view(self.groups, outputs // self.groups, -1)
+        per_group = mix.shape[2]
+        level = torch.arange(len(self.channels), device=self.channels.device) - torch.searchsorted(
+            self.channels, self.channels
+        )
+        for index in range(int(level.max()) + 1 if len(level) else 0):
+            # Kernels of one level read different channels, so each level is added without collisions.
+            kernels = (level == index).nonzero()[:, 0]
+            group, local = kernels // per_group, self.channels[kernels] % (inputs // self.groups)
+            columns = mix[group, :, kernels % per_group]
+            weight[group, :, local] += columns[:, :, None, None] * self.depthwise[kernels][:, None]
+        return weight.reshape(outputs, inputs // self.groups, *kernel)
+
+
+@dataclass(frozen=True)
+class Spectrum:
+    """Everything that MEGO and LEGO need to know of a layer, for any number of kernels.
+
+    order   (groups, n)  kernels (channel within the group) from the most to the least worth keeping
+    errors  (n + 1,)     the weighted squared error with the first q kernels of every group kept, q = 0..n
+    """
+
+    order: Tensor
+    errors: Tensor
+    channels_per_group: int
+
+    def kernels_for(self, beta: float) -> int:
+        """LEGO's answer: the least q (kernels in each group) whose error is at most beta."""
+        if not beta >= 0:
+            raise GdwsError(f"beta is {beta}: expected a number >= 0 (it bounds the squared error)")
+        # The slack makes LEGO the inverse of MEGO when beta is an error that another summation order rounded.
+        return int((self.errors <= beta * (1 + 1e-12)).int().argmax())
+
+    def distribution(self, per_group: int) -> Tensor:
+        """g (C,) with the first `per_group` kernels of every group kept."""
+        kept = self.order[:, :per_group]
+        counts = [torch.bincount(row[row >= 0], minlength=self.channels_per_group) for row in kept]
+        return torch.cat(counts)
+
+
+def mego(weight: Tensor, alpha: Tensor | None, kernels: int, groups: int = 1) -> Factors:
+    """The GDWS approximation of least weighted error with at most `kernels` depthwise kernels (Algorithm 1).
+
+    weight (M, C / groups, kh, kw) of any floating type; alpha (C,) >= 0, or None for ones. Channels with alpha = 0 do
+    not count in the error and get no kernel. The factors have the weight's type and device.
+
+    >>> mego(torch.eye(4)[:, :, None, None].expand(4, 4, 3, 3), None, 2).g.sum().item()
+    2
+    """
+    if kernels < 0:
+        raise GdwsError(f"{kernels} depthwise kernels were asked for: expected at least 0")
+    spectrum = spectrum_of(weight, alpha, groups)
+    per_group = min(kernels // groups, spectrum.order.shape[1])
+    return truncate(weight, spectrum.distribution(per_group), groups, float(spectrum.errors[per_group]))
+
+
+def lego(weight: Tensor, alpha: Tensor | None, beta: float, groups: int = 1) -> Factors:
+    """The GDWS approximation of fewest kernels with weighted squared error at most `beta` (Algorithm 2)."""
+    spectrum = spectrum_of(weight, alpha, groups)
+    per_group = spectrum.kernels_for(beta)
+    return truncate(weight, spectrum.distribution(per_group), groups, float(spectrum.errors[per_group]))
+
+
+def spectrum_of(weight: Tensor, alpha: Tensor | None, groups: int = 1) -> Spectrum:
+    """The order in which a layer's kernels are kept, and the error left after each."""
+    blocks, _ = channel_blocks(weight, groups)
+    energy, _, _ = channel_svd(blocks, _tolerance(weight.dtype))
+    if alpha is None:
+        alpha = torch.ones(len(blocks))
+    if alpha.shape != (len(blocks),) or not bool((alpha >= 0).all()) or not bool(alpha.isfinite().all()):
+        raise GdwsError(f"alpha has shape {tuple(alpha.shape)}: expected ({len(blocks)},) finite numbers >= 0")
+    return rank_kernels(energy * alpha.to(energy)[:, None], groups)
+
+
+def rank_kernels(gains: Tensor, groups: int = 1) -> Spectrum:
+    """Sort kernels by what each is worth. gains (C, R): of the i-th kernel of channel c, not increasing along i."""
+    channels = len(gains) // groups
+    # Rounding may not break the prefix rule (kernel i only after 1..i-1): neither within a channel (cummin) nor between
+    # equal gains (kernel-major order and a stable sort).
+    gains = gains.cummin(dim=1).values.view(groups, channels, -1).transpose(1, 2).flatten(1)
+    gains, order = gains.sort(dim=1, descending=True, stable=True)
+    order = torch.where(gains > 0, order % channels, -1)
+    useful = int((order >= 0).sum(1).max()) if order.numel() else 0
+    by_size = gains[:, :useful].sum(0)
+    errors = torch.cat([by_size.flip(0).cumsum(0).flip(0), by_size.new_zeros(1)])
+    return Spectrum(order[:, :useful], errors, channels)
+
+
+def truncate(weight: Tensor, g: Tensor, groups: int = 1, error: float = math.nan) -> Factors:
+    """The best factors with channel distribution g (Lemma 2): each W_c cut to its g_c leading singular triplets.
+
+    Where a channel loses nothing and its matrix has no more non-zero columns (or rows) than its rank, the unit vectors of
+    those taps (or outputs) are used instead of singular vectors: the same kernels, no rounding, sparse factors.
+    """
+    blocks, kernel = channel_blocks(weight, groups)
+    if g.shape != (len(blocks),) or bool((g < 0).any()):
+        raise GdwsError(f"g has shape {tuple(g.shape)}: expected ({len(blocks)},) integers >= 0")
+    tolerance = _tolerance(weight.dtype)
+    energy, left, right = channel_svd(blocks, tolerance)
+    rank = (energy > 0).sum(1)
+    g = torch.minimum(g.to(rank), rank)
+    left, right = _sparse_where_free(blocks, g == rank, rank, left, right)
+    return assemble(g, left, right, kernel, groups, weight.dtype, error)
+
+
+def assemble(
+    g: Tensor, left: Tensor, right: Tensor, kernel: tuple[int, int], groups: int, dtype: torch.dtype, error: float
+) -> Factors:
+    """Factors from the leading g_c columns of left (C, M / groups, R) and rows of right (C, R, K), channel by channel.
+
+    Groups with fewer kernels than the largest are filled with zero kernels of their first channel.
+    """
+    channels_per_group = len(g) // groups
+    kept = torch.arange(right.shape[1], device=g.device) < g[:, None]
+    depthwise, columns = right[kept], left.transpose(1, 2)[kept]
+    channels = torch.arange(len(g), device=g.device).repeat_interleave(g)
+    if groups > 1:
+        sizes = g.view(groups, -1).sum(1)
+        largest = int(sizes.max())
+        slots = torch.arange(largest, device=g.device) < sizes[:, None]
+        first = torch.arange(groups, device=g.device)[:, None] * channels_per_group
+        # A zero kernel goes in front of its group's own, so that the channels stay in ascending order.
+        slots = slots.flip(1)
+
+        def fill(values: Tensor, empty: Tensor) -> Tensor:
+            full = empty.expand(groups, largest, *values.shape[1:]).clone()
+            full[slots] = values
+            return full.flatten(0, 1)
+
+        depthwise = fill(depthwise, depthwise.new_zeros(()))
+        columns = fill(columns, columns.new_zeros(()))
+        channels = fill(channels, first)
+    mix = columns.view(groups, -1, left.shape[1]).transpose(1, 2)
+    return Factors(
+        g=torch.bincount(channels, minlength=len(g)),
+        channels=channels,
+        depthwise=depthwise.view(-1, *kernel).to(dtype),
+        pointwise=mix.reshape(groups * left.shape[1], -1).to(dtype),
+        error=error,
+        groups=groups,
+    )
+
+
+def channel_blocks(weight: Tensor, groups: int = 1) -> tuple[Tensor, tuple[int, int]]:
+    """The matrices W_c as one float64 tensor (C, M / groups, kh * kw), and (kh, kw)."""
+    if weight.ndim != 4 or not weight.is_floating_point() or 0 in weight.shape:
+        raise GdwsError(f"weight is {weight.dtype} {tuple(weight.shape)}: expected floats (out, in, kh, kw)")
+    if len(weight) % groups:
+        raise GdwsError(f"weight has {len(weight)} outputs: expected a multiple of groups = {groups}")
+    if not bool(weight.isfinite().all()):
+        raise GdwsError("weight holds NaN or infinite values: expected finite numbers")
+    outputs, inputs, kh, kw = weight.shape
+    blocks = weight.detach().double().view(groups, outputs // groups, inputs, kh * kw)
+    return blocks.transpose(1, 2).reshape(groups * inputs, outputs // groups, kh * kw), (kh, kw)
+
+
+def channel_svd(blocks: Tensor, tolerance: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Singular value decompositions of all blocks (C, M, K) at once: sigma^2 (C, R), U sigma (C, M, R), V^T (C, R, K).
+
+    R = min(M, K). Singular values at or below tolerance * the channel's largest count as zero. The eigenvectors of the
+    small Gram matrices are much faster than a batched SVD; multiplying the block by them keeps the product exact and gives
+    singular values that are good to rounding, where the eigenvalues would lose half the digits.
+    """
+    scale = blocks.abs().amax((1, 2), keepdim=True)
+    scaled = blocks / torch.where(scale > 0, scale, 1)
+    tall = blocks.shape[1] >= blocks.shape[2]
+    gram = scaled.mT @ scaled if tall else scaled @ scaled.mT
+    basis = torch.linalg.eigh(gram).eigenvectors.flip(2)
+    basis = torch.where(basis.abs() > 1e-12, basis, 0)
+    if tall:
+        left, right = scaled @ basis, basis.mT
+        energy = left.square().sum(1)
+    else:
+        left, right = basis, basis.mT @ scaled
+        energy = right.square().sum(2)
+        sigma = energy.sqrt()
+        left = left * sigma[:, None, :]
+        right = right / torch.where(sigma > 0, sigma, 1)[:, :, None]
+    energy = torch.where(energy > tolerance**2 * energy.amax(1, keepdim=True), energy, 0)
+    return energy * scale[:, :, 0].square(), left * scale, right
+
+
+def _tolerance(dtype: torch.dtype) -> float:
+    """Relative size of the singular values that storing the weights in this type makes out of nothing.
+
+    Half precision weights are taken as exact, as they mostly come from cast float32 of full rank.
+    """
+    return 64 * torch.finfo(torch.float64).eps if dtype == torch.float64 else torch.finfo(torch.float32).eps
+
+
+def _sparse_where_free(
+    blocks: Tensor, lossless: Tensor, rank: Tensor, left: Tensor, right: Tensor
+) -> tuple[Tensor, Tensor]:
+    size = right.shape[1]
+    nonzero = blocks != 0
+    taps, rows = nonzero.any(1), nonzero.any(2)
+    by_taps = lossless & (taps.sum(1) == rank)
+    by_rows = lossless & (rows.sum(1) == rank) & ~by_taps
+    tap_order = (~taps).int().argsort(dim=1, stable=True)[:, :size]
+    row_order = (~rows).int().argsort(dim=1, stable=True)[:, :size]
+    tap_units = torch.eye(blocks.shape[2], dtype=blocks.dtype, device=blocks.device)[tap_order]
+    row_units = torch.eye(blocks.shape[1], dtype=blocks.dtype, device=blocks.device)[row_order].mT
+    tap_columns = blocks.gather(2, tap_order[:, None, :].expand(-1, blocks.shape[1], -1))
+    row_kernels = blocks.gather(1, row_order[:, :, None].expand(-1, -1, blocks.shape[2]))
+    left = torch.where(by_taps[:, None, None], tap_columns, torch.where(by_rows[:, None, None], row_units, left))
+    right = torch.where(by_taps[:, None, None], tap_units, torch.where(by_rows[:, None, None], row_kernels, right))
+    return left, right

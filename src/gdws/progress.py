@@ -1,0 +1,57 @@
+"""Progress of long work: silent in a library, a bar on a terminal.
+
+Long loops wrap their iterable in `track`. Nothing is shown until somebody, usually the command line, installs a
+display with `shown`; no function needs a progress argument.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Protocol, TypeVar
+
+T = TypeVar("T")
+
+
+class Display(Protocol):
+    def start(self, label: str, total: int | None) -> None: ...
+
+    def advance(self, note: str) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+_display: ContextVar[Display | None] = ContextVar("display", default=None)
+_note: ContextVar[str] = ContextVar("note", default="")
+
+
+def track(items: Iterable[T], label: str, total: int | None = None) -> Iterator[T]:
+    """Yield the items, reporting each one that is finished to the display in force."""
+    display = _display.get()
+    if display is None:
+        yield from items
+        return
+    display.start(label, total if total is not None else getattr(items, "__len__", lambda: None)())
+    _note.set("")
+    try:
+        for item in items:
+            yield item
+            display.advance(_note.get())
+    finally:
+        display.stop()
+
+
+def note(text: str) -> None:
+    """Say something short beside the bar of the innermost `track`, such as the accuracy so far."""
+    _note.set(text)
+
+
+@contextmanager
+def shown(display: Display) -> Iterator[None]:
+    """Show the progress of everything inside on this display."""
+    token = _display.set(display)
+    try:
+        yield
+    finally:
+        _display.reset(token)
