@@ -1,3 +1,4 @@
 from gdws.decompose import Factors, lego, mego
+from gdws.sensitivity import sensitivity
 
-__all__ = ["Factors", "lego", "mego"]
+__all__ = ["Factors", "lego", "mego", "sensitivity"]

@@ -31,12 +31,12 @@ def gdws_conv2d(
 ) -> Tensor:
     """Plain PyTorch: repeat the channels, convolve each copy with its own kernel, mix by a 1x1 convolution.
 
-    x (B, C, H, W); channels (G,), or None where every channel has exactly one kernel and nothing needs repeating;
+    x (B, C, H, W), or without B; channels (G,), or None where every channel has one kernel and none needs repeating;
     depthwise (G, 1, kh, kw); pointwise (M, G / groups, 1, 1). index_select was measured fastest on CPU and GPU: 1.1 to 1.25x
     the whole layer with x[:, channels], 1.5 to 2x with one convolution for each level of kernels or, where all g_c are equal,
     a depthwise convolution with a channel multiplier (docs/measurements.md).
     """
-    copies = x if channels is None else x.index_select(1, channels)
+    copies = x if channels is None else x.index_select(-3, channels)
     features = F.conv2d(copies, depthwise, None, stride, padding, dilation, groups=len(depthwise))
     return F.conv2d(features, pointwise, bias, groups=groups)
 
@@ -70,8 +70,8 @@ class GDWSConv2d(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        kernels = len(channels)
         _check_channels(channels, in_channels, groups)
+        kernels = len(channels)
         self.in_channels, self.out_channels, self.kernel_size = in_channels, out_channels, kernel_size
         self.stride, self.padding, self.dilation, self.groups = stride, padding, dilation, groups
         self.padding_mode = padding_mode
@@ -174,17 +174,18 @@ class GDWSConv2d(nn.Module):
                 margin = reach if padding == "same" else 0
             else:
                 margin = 2 * padding[axis]
-            sizes.append((x.shape[2 + axis] + margin - reach - 1) // self.stride[axis] + 1)
-        y = x.new_zeros(len(x), self.out_channels, *sizes)
+            sizes.append((x.shape[axis - 2] + margin - reach - 1) // self.stride[axis] + 1)
+        # The sum of no channels ties the output to x: its gradient is then zero, not missing.
+        y = x.new_zeros(*x.shape[:-3], self.out_channels, *sizes) + x[..., :0, :1, :1].sum(-3, keepdim=True)
         return y if self.bias is None else y + self.bias[:, None, None]
 
 
 def _check_channels(channels: Tensor, in_channels: int, groups: int) -> None:
-    kernels = len(channels)
-    if channels.ndim != 1 or channels.dtype != torch.int64 or kernels % groups:
+    if channels.ndim != 1 or channels.dtype != torch.int64 or len(channels) % groups:
         raise GdwsError(
             f"channels is {channels.dtype} {tuple(channels.shape)}: expected int64 (G,), G a multiple of {groups}"
         )
+    kernels = len(channels)
     if kernels == 0:
         return
     owner = torch.arange(kernels, device=channels.device) // (kernels // groups)

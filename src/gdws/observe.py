@@ -1,0 +1,88 @@
+"""Watch a network's convolutions through one forward pass and backward passes of its decision.
+
+The decision of a sample with logits z and predicted class n moves when some delta_j = z_j - z_n changes sign. Equation (8) of
+the paper sums squared derivatives of delta_j over j, each divided by sqrt(2) delta_j. With independent random signs eps_j
+
+    E_eps || sum_j eps_j D_j / (sqrt(2) delta_j) ||^2 = sum_j ||D_j||^2 / (2 delta_j^2),
+
+so one backward pass with the cotangent of sum_j eps_j delta_j / (sqrt(2) delta_j) is an unbiased estimate of the whole sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+TIE = 1e-4
+"""delta_j below this share of the spread of a sample's logits counts as that much: a tie would divide by zero."""
+
+
+@dataclass
+class Use:
+    """One call of a convolution: its input and, after a backward pass, the gradient of its output."""
+
+    input: Tensor
+    gradient: Tensor | None = None
+
+
+@contextmanager
+def recording(convolutions: Mapping[str, nn.Conv2d]) -> Iterator[dict[str, list[Use]]]:
+    """Uses of each convolution in the forward passes inside; each backward pass renews their gradients.
+
+    The gradient is taken by a hook on the output as it leaves the convolution, so an in-place ReLU after it does no harm.
+    """
+    uses: dict[str, list[Use]] = {name: [] for name in convolutions}
+
+    def watch(name: str, conv: nn.Conv2d) -> torch.utils.hooks.RemovableHandle:
+        def note(_: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+            use = Use(inputs[0].detach())
+            uses[name].append(use)
+            if output.requires_grad:
+                output.register_hook(lambda gradient: setattr(use, "gradient", gradient.detach()))
+
+        return conv.register_forward_hook(note)
+
+    handles = [watch(name, conv) for name, conv in convolutions.items()]
+    try:
+        yield uses
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def backward(logits: Tensor, images: Tensor, cotangents: Iterable[Tensor]) -> Iterator[None]:
+    """One backward pass for each cotangent, from the logits to the images; no gradient is stored in any parameter."""
+    for cotangent in cotangents:
+        torch.autograd.grad(logits, images, cotangent, retain_graph=True)
+        yield
+
+
+def margins(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """1 / (sqrt(2) delta_j) for each class, 0 at the predicted one; and the predicted class (B, 1)."""
+    z = logits.detach()
+    predicted = z.argmax(1, keepdim=True)
+    delta = z - z.gather(1, predicted)
+    floor = TIE * (z.amax(1, keepdim=True) - z.amin(1, keepdim=True)) + torch.finfo(z.dtype).tiny
+    return (2**-0.5 / delta.abs().maximum(floor)).scatter(1, predicted, 0), predicted
+
+
+def each_class(logits: Tensor) -> Iterator[Tensor]:
+    """The cotangents of delta_j / (sqrt(2) delta_j) for every class j: equation (8) term by term."""
+    weights, predicted = margins(logits)
+    for index in range(logits.shape[1]):
+        column = weights[:, index : index + 1]
+        yield torch.zeros_like(weights).index_add(
+            1, torch.tensor([index], device=weights.device), column
+        ).scatter_add(1, predicted, -column)
+
+
+def random_signs(logits: Tensor, generator: torch.Generator) -> Iterator[Tensor]:
+    """The one cotangent whose squared derivatives estimate equation (8)."""
+    weights, predicted = margins(logits)
+    signs = torch.randint(0, 2, weights.shape, generator=generator, device=generator.device) * 2 - 1
+    signed = weights * signs.to(weights)
+    yield signed.scatter_add(1, predicted, -signed.sum(1, keepdim=True))
