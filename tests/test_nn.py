@@ -106,7 +106,6 @@ def test_forward_is_the_dense_convolution(mode, kind, data):
 def test_without_kernels_the_output_is_the_bias(mode, kind, data):
     conv, layer, _, x = data.draw(cases(mode, kind, st.just(0)))
     truth = conv(x)
-    assert len(layer.depthwise) == 0
     assert torch.equal(layer(x), truth)
     constant = torch.zeros(conv.out_channels) if conv.bias is None else conv.bias.detach()
     assert torch.equal(truth, constant.double()[:, None, None].expand_as(truth))
@@ -176,8 +175,7 @@ def test_state_dict_round_trip_carries_the_channels(channels, other, assign):
 
 @pytest.mark.parametrize("channels", [[3, 2, 1, 0], [0, 1, 2, 4], [-1, 0, 1, 2]])
 def test_malformed_channels_are_refused_on_load(channels):
-    layer, _ = example()
-    state = layer.state_dict() | {"channels": torch.tensor(channels)}
+    state = example()[0].state_dict() | {"channels": torch.tensor(channels)}
     with pytest.raises(GdwsError, match="expected ascending input channels below 4"):
         example((0, 1, 2, 3))[0].load_state_dict(state)
 
@@ -204,11 +202,9 @@ def test_half_precision_is_close(channels, dtype):
 @pytest.mark.parametrize("options", [{}, {"padding_mode": "reflect"}, {"stride": 2, "groups": 2}])
 @pytest.mark.parametrize("channels", [(0, 0, 2, 3), (0, 1, 2, 3), ()])
 def test_channels_last_gives_the_same_numbers(channels, options):
-    layer, _ = example(channels, **options)
-    x = torch.randn(2, 4, 7, 6)
-    truth = layer(x)
+    (layer, conv), x = example(channels, **options), torch.randn(2, 4, 7, 6)
     for module in (layer, copy.deepcopy(layer).to(memory_format=torch.channels_last)):
-        close(module(x.to(memory_format=torch.channels_last)), truth, 1e-6)
+        close(module(x.to(memory_format=torch.channels_last)), conv(x), 1e-5)
 
 
 captured = pytest.mark.parametrize(

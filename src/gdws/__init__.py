@@ -1,4 +1,35 @@
-from gdws.decompose import Factors, lego, mego
-from gdws.sensitivity import sensitivity
+"""Generalized depthwise-separable convolutions: a pre-trained CNN, faster, with its accuracy and robustness kept."""
 
-__all__ = ["Factors", "lego", "mego", "sensitivity"]
+__version__ = "0.1.0"
+
+from gdws import attacks, nn, zoo
+from gdws.budgets import Beta, Drop, Macs, Params
+from gdws.compress import agreement, apply, plan
+from gdws.cost import network_cost
+from gdws.decompose import Factors, lego, mego
+from gdws.errors import GdwsError
+from gdws.plans import Plan
+from gdws.sensitivity import sensitivity
+from gdws.storage import load, save
+
+__all__ = [
+    "Beta",
+    "Drop",
+    "Factors",
+    "GdwsError",
+    "Macs",
+    "Params",
+    "Plan",
+    "agreement",
+    "apply",
+    "attacks",
+    "lego",
+    "load",
+    "mego",
+    "network_cost",
+    "nn",
+    "plan",
+    "save",
+    "sensitivity",
+    "zoo",
+]

@@ -65,10 +65,10 @@ def allocate(options: Sequence[tuple[Floats, Floats]], budget: float) -> list[in
             found = _search(_Node(kept, limit), target, states)
         except OverflowError:
             children = [_Node(c, limit) for c in node.children(node.within(best[0]), limit)]
-            if min((c.bound for c in children), default=math.inf) > bound + step / 64:
+            if node.wide() or min((c.bound for c in children), default=math.inf) > bound + step / 64:
                 STATS["branch"] += 1
                 for child in children:
-                    push(child, bound, step, states)
+                    push(child, bound, step / 4, states)
             else:
                 STATS["grow"] += 1
                 heapq.heappush(heap, (bound, next(ticks), node, step / 4, 2 * states))
@@ -155,6 +155,11 @@ class _Node:
         y = self.last[rest].sum() + np.append(0.0, np.cumsum(self.fall[part][::-1]))
         extra = self.slack * self.limit
         return lambda room: np.interp(-(room + extra), x, y, right=math.inf)
+
+    def wide(self):
+        count = np.bincount(self.which[: self.taken], minlength=len(self.layers))
+        h = self.layers[self.split].hull
+        return h[count[self.split]+1]-h[count[self.split]]>1
 
     def greedy(self):
         count = np.bincount(self.which[: self.taken], minlength=len(self.layers))

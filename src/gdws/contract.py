@@ -29,6 +29,17 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = True
 
 
+@contextmanager
+def full_precision() -> Iterator[None]:
+    """True float32 on NVIDIA GPUs inside: PyTorch's default lets convolutions round their inputs to TF32."""
+    before = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = before
+
+
 def placement(model: nn.Module) -> tuple[torch.device, torch.dtype]:
     """The device and floating type of the model's parameters."""
     for parameter in model.parameters():

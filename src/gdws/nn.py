@@ -36,9 +36,16 @@ def gdws_conv2d(
     the whole layer with x[:, channels], 1.5 to 2x with one convolution for each level of kernels or, where all g_c are equal,
     a depthwise convolution with a channel multiplier (docs/measurements.md).
     """
-    copies = x if channels is None else x.index_select(-3, channels)
-    features = F.conv2d(copies, depthwise, None, stride, padding, dilation, groups=len(depthwise))
+    features = depthwise_features(x, channels, depthwise, stride, padding, dilation)
     return F.conv2d(features, pointwise, bias, groups=groups)
+
+
+def depthwise_features(
+    x: Tensor, channels: Tensor | None, depthwise: Tensor, stride: Pair, padding: Pair | str, dilation: Pair
+) -> Tensor:
+    """The first stage of `gdws_conv2d`: (B, G, H', W')."""
+    copies = x if channels is None else x.index_select(-3, channels)
+    return F.conv2d(copies, depthwise, None, stride, padding, dilation, groups=len(depthwise))
 
 
 class GDWSConv2d(nn.Module):
@@ -124,16 +131,12 @@ class GDWSConv2d(nn.Module):
         return torch.bincount(self.channels, minlength=self.in_channels)
 
     def forward(self, x: Tensor) -> Tensor:
-        padding = self.padding
-        if self.padding_mode != "zeros":
-            x = F.pad(x, self._margins(), mode=self.padding_mode)
-            padding = (0, 0)
+        x, padding = self._padded(x)
         if len(self.depthwise) == 0:
             return self._bias_only(x, padding)
-        channels = None if self._every_channel_once else self.channels
         return gdws_conv2d(
             x,
-            channels,
+            None if self._every_channel_once else self.channels,
             self.depthwise,
             self.pointwise,
             self.bias,
@@ -142,6 +145,11 @@ class GDWSConv2d(nn.Module):
             self.dilation,
             self.groups,
         )
+
+    def features(self, x: Tensor) -> Tensor:
+        """(B, G, H', W'): what the depthwise kernels give and the pointwise weights then mix."""
+        x, padding = self._padded(x)
+        return depthwise_features(x, self.channels, self.depthwise, self.stride, padding, self.dilation)
 
     def extra_repr(self) -> str:
         return (
@@ -154,6 +162,12 @@ class GDWSConv2d(nn.Module):
         # A Python bool, not a tensor: torch.compile and torch.export then see one path.
         every = torch.arange(self.in_channels, device=self.channels.device)
         self._every_channel_once = bool(torch.equal(self.channels, every))
+
+    def _padded(self, x: Tensor) -> tuple[Tensor, Pair | str]:
+        """The input as the convolution needs it, and the padding that is still to be done."""
+        if self.padding_mode == "zeros":
+            return x, self.padding
+        return F.pad(x, self._margins(), mode=self.padding_mode), (0, 0)
 
     def _margins(self) -> list[int]:
         """(left, right, top, bottom) as F.pad takes them, with PyTorch's rule for 'same': the odd pixel goes after."""

@@ -1,0 +1,376 @@
+"""Decide (`plan`) and do (`apply`). The plan is a record; applying it gives a new model and leaves the old one alone."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import gdws
+from gdws import cost, curvature, decompose
+from gdws.allocate import allocate
+from gdws.attacks import PGD
+from gdws.budgets import Beta, Budget, Drop, Macs, Params
+from gdws.contract import Batches, check_weights, checked_logits, evaluating, full_precision, placement
+from gdws.errors import GdwsError
+from gdws.nn import GDWSConv2d
+from gdws.plans import NO_GAIN, LayerPlan, Plan
+from gdws.progress import note, track
+from gdws.refit import refit
+from gdws.sensitivity import sensitivity
+from gdws.statistics import Statistics, calibrate, gather, grouped_weight, image_hashes
+from gdws.surgery import Site, survey
+from gdws.surgery import replace as replace_modules
+
+METHODS = ("calibrated", "paper", "uniform")
+ATTACK = PGD(steps=7)
+"""The attack on the calibration images: what adversarial training uses."""
+
+HELD_BACK = 0.2
+"""Share of the calibration images on which `Drop` measures agreement."""
+
+Choice = tuple[Tensor, float] | None
+"""The channel distribution and predicted loss of a layer; None where it stays dense."""
+
+
+def plan(
+    model: nn.Module,
+    calibration: Batches | Statistics,
+    budget: Budget,
+    method: str = "calibrated",
+    *,
+    attack: PGD | None = ATTACK,
+    exclude: Sequence[str] = (),
+    keep_first: bool = True,
+    keep_1x1: bool = True,
+    seed: int = 0,
+    cache: Path | None = None,
+) -> Plan:
+    """Choose the channel distribution of every convolution under one budget.
+
+    method      "calibrated": least predicted loss in the metric of the data, one exact allocation over all layers, refit
+                when applied. "paper": Algorithm 3, LEGO with one beta for all layers (searched, for a Macs or Params budget)
+                and alpha from equation (8). "uniform": GDWS-U, MEGO without weights, the same fraction in every layer.
+    calibration images in [0, 1], or (images, labels), in batches; or the statistics of an earlier plan.
+    attack      made on the calibration images first; None for a network that is not meant to be robust.
+    exclude     shell patterns of convolutions to leave alone. The first and 1x1 convolutions are, unless told otherwise.
+    cache       a folder for the statistics of the calibrated method: the next budget then takes seconds.
+    """
+    if method not in METHODS:
+        raise GdwsError(f"method is {method!r}: expected one of {', '.join(METHODS)}")
+    check_weights(model)
+    if isinstance(budget, Drop):
+        return _smallest_within(
+            budget,
+            model,
+            calibration,
+            lambda data, part: plan(
+                model,
+                data,
+                part,
+                method,
+                attack=attack,
+                exclude=exclude,
+                keep_first=keep_first,
+                keep_1x1=keep_1x1,
+                seed=seed,
+                cache=cache,
+            ),
+        )
+    images, labels = (calibration.images, None) if isinstance(calibration, Statistics) else gather(calibration)
+    device, dtype = placement(model)
+    example = images[:1].to(device, dtype)
+    with evaluating(model), torch.no_grad():
+        checked_logits(model, example, labels)
+    sites = survey(model, example, exclude=exclude, keep_first=keep_first, keep_1x1=keep_1x1)
+    candidates = [site for site in sites if site.reason is None]
+    statistics = calibration if isinstance(calibration, Statistics) else None
+    batches = [(images, labels)] if labels is not None else [images]
+
+    if method == "calibrated":
+        if statistics is None:
+            statistics = calibrate(model, batches, candidates, attack=attack, seed=seed, cache=cache)
+        choices = _calibrated(candidates, statistics, budget)
+    elif method == "paper":
+        alphas = (
+            {name: layer.alpha for name, layer in statistics.layers.items()}
+            if statistics is not None
+            else sensitivity(model, _split(batches), attack=attack, seed=seed)
+        )
+        choices = _lego_with_one_beta(candidates, alphas, budget)
+    else:
+        choices = _uniform(candidates, budget)
+
+    used = statistics.attack if statistics is not None else attack
+    return Plan(
+        method,
+        budget,
+        tuple(_layer_plan(site, choices.get(site.name)) for site in sites),
+        seed,
+        None if used is None or method == "uniform" else asdict(used),
+        {"gdws": gdws.__version__, "torch": str(torch.__version__)},
+        () if method == "uniform" else image_hashes(images),
+        statistics if method == "calibrated" else None,
+    )
+
+
+def apply(model: nn.Module, plan: Plan, calibration: Batches | Statistics | None = None) -> nn.Module:
+    """A copy of the model with the plan's layers in their places, in eval mode; `model` is untouched.
+
+    A calibrated plan that was read from JSON has no statistics with it: give its calibration images again.
+    """
+    check_weights(model)
+    for layer in plan.layers:
+        _check_fits(model, layer)
+    chosen = {layer.name: torch.tensor(layer.g) for layer in plan.layers if layer.structure == "gdws"}
+    convolutions = {name: _conv(model, name) for name in chosen}
+    if plan.method == "calibrated":
+        statistics = _statistics_for(model, plan, calibration)
+        made = {
+            name: _calibrated_layer(convolutions[name], statistics, name, g)
+            for name, g in track(chosen.items(), "kernels", len(chosen))
+        }
+        refit(model, made, statistics.images, statistics.attacked)
+    else:
+        made = {}
+        for name, g in chosen.items():
+            conv = convolutions[name]
+            factors = decompose.truncate(conv.weight, g.to(conv.weight.device), conv.groups)
+            made[name] = GDWSConv2d.from_factors(factors, conv)
+    compressed = copy.deepcopy(model).eval()
+    replace_modules(compressed, {compressed.get_submodule(name): layer.eval() for name, layer in made.items()})
+    compressed.gdws_plan = plan  # type: ignore[assignment]
+    return compressed
+
+
+def agreement(model: nn.Module, other: nn.Module, images: Tensor) -> float:
+    """Per cent of the images that both models decide alike."""
+    device, dtype = placement(model)
+    same = 0
+    with evaluating(model), evaluating(other), full_precision(), torch.no_grad():
+        for part in images.split(250):
+            x = part.to(device, dtype)
+            same += int((model(x).argmax(1) == other(x).argmax(1)).sum())
+    return 100 * same / len(images)
+
+
+def _calibrated(sites: list[Site], statistics: Statistics, budget: Budget) -> dict[str, Choice]:
+    """One exact allocation over all layers: each takes G kernels from its curve, or stays dense."""
+    unit, dense = _pricing(budget, "calibrated")
+    options, sizes = [], []
+    for site in sites:
+        per_group = torch.stack([curve.losses for curve in statistics.curves[site.name]]).sum(0).numpy()
+        price = unit(site, site.conv.groups)
+        cheaper = int(np.ceil(dense(site) / price))
+        costs = np.append(np.arange(min(cheaper, len(per_group))) * float(price), float(dense(site)))
+        options.append((costs, np.append(per_group[: len(costs) - 1], 0.0)))
+        sizes.append(len(costs) - 1)
+    picks = allocate(options, budget.value * sum(dense(site) for site in sites))
+    choices: dict[str, Choice] = {}
+    for site, pick, size, (_, losses) in zip(sites, picks, sizes, options, strict=True):
+        if pick < size:
+            curves = statistics.curves[site.name]
+            choices[site.name] = torch.cat([curve.distribution(pick) for curve in curves]), float(losses[pick])
+    return choices
+
+
+def _lego_with_one_beta(sites: list[Site], alphas: dict[str, Tensor], budget: Budget) -> dict[str, Choice]:
+    """Algorithm 3. For a Macs or Params budget the least beta that meets it, found exactly: among the layers' own errors."""
+    spectra = {
+        site.name: decompose.spectrum_of(site.conv.weight, alphas.get(site.name), site.conv.groups) for site in sites
+    }
+
+    def choose(beta: float) -> dict[str, Choice]:
+        found: dict[str, Choice] = {}
+        for site in sites:
+            spectrum = spectra[site.name]
+            kept = spectrum.kernels_for(beta)
+            if cost.gdws_parameters(site, kept * site.conv.groups) < cost.dense_parameters(site):
+                found[site.name] = spectrum.distribution(kept), float(spectrum.errors[kept])
+        return found
+
+    if isinstance(budget, Beta):
+        return choose(budget.value)
+    unit, dense = _pricing(budget, "paper")
+    limit = budget.value * sum(dense(site) for site in sites)
+
+    def price(beta: float) -> int:
+        found = choose(beta)
+        return sum(
+            dense(site) if (choice := found.get(site.name)) is None else unit(site, int(choice[0].sum()))
+            for site in sites
+        )
+
+    betas = torch.cat([spectrum.errors.cpu() for spectrum in spectra.values()]).unique()
+    low, high = 0, len(betas) - 1  # the largest error drops everything, so the answer is among them
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if price(float(betas[middle])) <= limit else (middle + 1, high)
+    return choose(float(betas[low]))
+
+
+def _uniform(sites: list[Site], budget: Budget) -> dict[str, Choice]:
+    """GDWS-U: in every layer the kernels that the same fraction of its cost buys, unweighted."""
+    unit, dense = _pricing(budget, "uniform")
+    choices: dict[str, Choice] = {}
+    for site in sites:
+        kernels = int(budget.value * dense(site) / unit(site, 1)) // site.conv.groups
+        spectrum = decompose.spectrum_of(site.conv.weight, None, site.conv.groups)
+        kept = min(kernels, spectrum.order.shape[1])
+        choices[site.name] = spectrum.distribution(kept), float(spectrum.errors[kept])
+    return choices
+
+
+def _pricing(budget: Budget, method: str) -> tuple[Callable[[Site, int], int], Callable[[Site], int]]:
+    if isinstance(budget, Macs):
+        return cost.gdws_macs, cost.dense_macs
+    if isinstance(budget, Params):
+        return cost.gdws_parameters, cost.dense_parameters
+    raise GdwsError(f"method {method!r} got the budget {budget}: expected Macs, Params or Drop")
+
+
+def _smallest_within(
+    budget: Drop, model: nn.Module, calibration: Batches | Statistics, plan_for: Callable[..., Plan]
+) -> Plan:
+    """Bisect the fraction of MACs for the smallest network that agrees with the original on held-back images.
+
+    Agreement is taken on the held-back images clean and attacked together. The plan's statistics come from the others.
+    """
+    if isinstance(calibration, Statistics):
+        raise GdwsError(f"{budget} got collected statistics: expected images, some of which it can hold back")
+    images, labels = gather(calibration)
+    fit = len(images) - max(1, round(HELD_BACK * len(images)))
+    if fit < 1:
+        raise GdwsError(f"{budget} got {len(images)} calibration image: expected at least 2, to hold some back")
+    used = (images[:fit], labels[:fit]) if labels is not None else images[:fit]
+    device, dtype = placement(model)
+    held, truth = images[fit:], None if labels is None else labels[fit:]
+    with full_precision(), evaluating(model):
+        from gdws.sensitivity import attacked
+
+        generator = torch.Generator().manual_seed(1)
+        adversarial = attacked(model, held.to(device, dtype), truth, ATTACK, generator).cpu()
+    check = torch.cat([held, adversarial.to(held.dtype)])
+    low, high = 0.02, 1.0
+    best = plan_for([used], Macs(high))
+    data: Batches | Statistics = best.calibration if best.calibration is not None else [used]
+    for _ in track(range(7), f"searching {budget}"):
+        middle = (low + high) / 2
+        tried = plan_for(data, Macs(middle))
+        kept = agreement(model, apply(model, tried), check)
+        note(f"{middle:.2f} of the MACs: agreement {kept:.1f} %")
+        if kept >= 100 - budget.value:
+            best, high = tried, middle
+        else:
+            low = middle
+    return replace(best, budget=budget, images=image_hashes(images))
+
+
+def _layer_plan(site: Site, choice: Choice) -> LayerPlan:
+    conv = site.conv
+    shape = (conv.weight.shape[0], conv.weight.shape[1], conv.weight.shape[2], conv.weight.shape[3])
+    dense_macs, dense_parameters = cost.dense_macs(site), cost.dense_parameters(site)
+    if choice is None:
+        structure, reason, g, loss = "dense", site.reason or NO_GAIN, (), 0.0
+        macs, parameters = dense_macs, dense_parameters
+    else:
+        structure, reason, loss = "gdws", "", choice[1]
+        g = tuple(choice[0].tolist())
+        kernels = conv.groups * int(choice[0].view(conv.groups, -1).sum(1).max())
+        macs, parameters = cost.gdws_macs(site, kernels), cost.gdws_parameters(site, kernels)
+    return LayerPlan(
+        site.name,
+        structure,
+        reason,
+        shape,
+        conv.groups,
+        site.positions,
+        g,
+        loss,
+        macs,
+        dense_macs,
+        parameters,
+        dense_parameters,
+    )
+
+
+def _calibrated_layer(conv: nn.Conv2d, statistics: Statistics, name: str, g: Tensor) -> GDWSConv2d:
+    """The elimination's kernels improved by coordinate descent, with their best pointwise weights."""
+    parts, per_group = [], g.to(conv.weight.device).view(conv.groups, -1)
+    for group, weight in enumerate(grouped_weight(conv)):
+        metric = statistics.layers[name].metric(group)
+        channels, kernels = statistics.curves[name][group].leading(per_group[group])
+        if len(channels):
+            kernels = curvature.descend(weight, *metric, channels, kernels)
+        parts.append((channels, kernels, curvature.mix(weight, metric[0], channels, kernels)))
+    return GDWSConv2d.from_factors(_joined(conv, per_group, parts), conv)
+
+
+def _joined(conv: nn.Conv2d, per_group: Tensor, parts: list[tuple[Tensor, Tensor, Tensor]]) -> decompose.Factors:
+    """The factors of a layer from (channels, kernels (G, K), mix (M, G)) of each of its groups."""
+    taps = conv.kernel_size[0] * conv.kernel_size[1]
+    left = torch.zeros(*per_group.shape, conv.out_channels // conv.groups, taps, dtype=torch.float64)
+    right = torch.zeros(*per_group.shape, taps, taps, dtype=torch.float64)
+    left, right = left.to(conv.weight.device), right.to(conv.weight.device)
+    for group, (channels, kernels, mix) in enumerate(parts):
+        level = torch.arange(len(channels), device=channels.device) - torch.searchsorted(channels, channels)
+        left[group, channels, :, level] = mix.T
+        right[group, channels, level] = kernels
+    kernel = (conv.kernel_size[0], conv.kernel_size[1])
+    return decompose.assemble(
+        per_group.flatten(), left.flatten(0, 1), right.flatten(0, 1), kernel, conv.groups, conv.weight.dtype, float("nan")
+    )
+
+
+def _statistics_for(model: nn.Module, plan: Plan, calibration: Batches | Statistics | None) -> Statistics:
+    if isinstance(calibration, Statistics):
+        return calibration
+    if calibration is None:
+        if plan.calibration is None:
+            raise GdwsError("this calibrated plan came without its statistics: give apply its calibration images again")
+        return plan.calibration
+    images, labels = gather(calibration)
+    device, dtype = placement(model)
+    names = {layer.name for layer in plan.layers if layer.replaceable}
+    sites = [
+        replace(site, reason=None)
+        for site in survey(model, images[:1].to(device, dtype), keep_first=False, keep_1x1=False)
+        if site.name in names
+    ]
+    attack = None if plan.attack is None else PGD(**plan.attack)  # type: ignore[arg-type]
+    batches = [(images, labels)] if labels is not None else [images]
+    return calibrate(model, batches, sites, attack=attack, seed=plan.seed)
+
+
+def _check_fits(model: nn.Module, layer: LayerPlan) -> None:
+    try:
+        conv = _conv(model, layer.name)
+    except AttributeError:
+        raise GdwsError(f"the plan names a layer {layer.name!r}: expected one of the model's convolutions") from None
+    if tuple(conv.weight.shape) != layer.shape or conv.groups != layer.groups:
+        raise GdwsError(
+            f"the plan's layer {layer.name} has shape {layer.shape}, groups {layer.groups}: "
+            f"expected the model's {tuple(conv.weight.shape)}, groups {conv.groups}"
+        )
+    if layer.structure not in ("dense", "gdws"):
+        raise GdwsError(f"the plan's layer {layer.name} has structure {layer.structure!r}: expected dense or gdws")
+
+
+def _conv(model: nn.Module, name: str) -> nn.Conv2d:
+    conv = model.get_submodule(name)
+    if not isinstance(conv, nn.Conv2d):
+        raise GdwsError(f"{name} is a {type(conv).__name__}: expected a Conv2d (is the model compressed already?)")
+    return conv
+
+
+def _split(batches: Sequence[tuple[Tensor, Tensor] | Tensor], size: int = 125) -> Batches:
+    for batch in batches:
+        if isinstance(batch, Tensor):
+            yield from batch.split(size)
+        else:
+            yield from zip(batch[0].split(size), batch[1].split(size), strict=True)

@@ -1,0 +1,56 @@
+"""Writing that is either whole or not there."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from gdws.errors import GdwsError
+
+
+def write_atomically(path: Path, content: bytes | str) -> None:
+    """Write a file under a temporary name in its folder, then rename it: a reader never sees half of it."""
+    data = content.encode() if isinstance(content, str) else content
+    temporary = None
+    try:
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as handle:
+            temporary = handle.name
+            handle.write(data)
+        os.replace(temporary, path)
+    except OSError as error:
+        raise GdwsError(f"cannot write {path}: {error.strerror or error}") from None
+    finally:
+        if temporary is not None:
+            Path(temporary).unlink(missing_ok=True)
+
+
+@contextmanager
+def new_folder(path: Path, force: bool) -> Iterator[Path]:
+    """A temporary folder that takes the place of `path` when all inside went well, and disappears when not."""
+    if path.exists() and not force:
+        raise GdwsError(f"{path} exists: choose another folder, or overwrite it with force (--force)")
+    if path.exists() and not path.is_dir():
+        raise GdwsError(f"{path} is a file: expected a folder")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
+    except OSError as error:
+        raise GdwsError(f"cannot write to {path.parent}: {error.strerror or error}") from None
+    try:
+        yield temporary
+        temporary.chmod(0o755)
+        if path.exists():
+            discarded = temporary.with_name(temporary.name + ".old")
+            os.rename(path, discarded)
+            os.rename(temporary, path)
+            shutil.rmtree(discarded)
+        else:
+            os.rename(temporary, path)
+    except OSError as error:
+        raise GdwsError(f"cannot write {path}: {error.strerror or error}") from None
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)

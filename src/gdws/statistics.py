@@ -1,0 +1,242 @@
+"""What the calibration images say of a network: collected once, cached on disk, good for any budget.
+
+One pass: attack the images, run them forward, send one random cotangent back (gdws.observe). Memory: 4 (C K^2)^2 bytes for
+the patch moment of each layer (85 MB for 512 channels and 3x3 kernels, 0.4 GB for all of ResNet-18), the calibration images
+twice, and the activations of one batch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+from torch import Tensor, nn
+
+from gdws import curvature
+from gdws.attacks import PGD
+from gdws.contract import Batches, checked_logits, evaluating, full_precision, placement, unpack
+from gdws.decompose import channel_blocks
+from gdws.errors import GdwsError
+from gdws.files import write_atomically
+from gdws.observe import Use, backward, random_signs, recording
+from gdws.progress import track
+from gdws.sensitivity import CHUNK, attacked, squared_gradient_norms
+from gdws.surgery import Site, patches
+
+KEPT_FILES = 4
+"""Statistics files kept in a cache folder; the oldest beyond these are deleted."""
+
+
+@dataclass(frozen=True)
+class LayerStatistics:
+    """Of one convolution with `groups` groups, float32.
+
+    moment    (groups, CK, CK)  patches, each weighted by the squared length of the output gradient at its pixel
+    gradient  (groups, M, M)    output gradients, summed over the pixels of an image
+    alpha     (C,)              the paper's channel weights, equation (8)
+    """
+
+    moment: Tensor
+    gradient: Tensor
+    alpha: Tensor
+
+    def metric(self, group: int) -> tuple[Tensor, Tensor]:
+        """S and F of a group, conditioned, in float64."""
+        return (
+            curvature.conditioned(self.moment[group], curvature.MOMENT_RIDGE),
+            curvature.conditioned(self.gradient[group], curvature.GRADIENT_RIDGE),
+        )
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """images and attacked (N, C, H, W) on the CPU; statistics and one elimination curve a group, by layer name."""
+
+    images: Tensor
+    attacked: Tensor
+    layers: dict[str, LayerStatistics]
+    curves: dict[str, list[curvature.Curve]]
+    attack: PGD | None
+    seed: int
+
+    def image_hashes(self) -> tuple[str, ...]:
+        return image_hashes(self.images)
+
+
+def calibrate(
+    model: nn.Module,
+    batches: Batches,
+    sites: Sequence[Site],
+    *,
+    attack: PGD | None,
+    seed: int,
+    cache: Path | None = None,
+) -> Statistics:
+    """Statistics and curves of these convolutions. With a `cache` folder, read from there if nothing has changed."""
+    images, labels = gather(batches)
+    key = _key(model, images, labels, [site.name for site in sites], attack, seed)
+    file = None if cache is None else cache / f"statistics-{key}.safetensors"
+    device, _ = placement(model)
+    if file is not None:
+        stored = _read(file, images, [site.name for site in sites], attack, seed, device)
+        if stored is not None:
+            return stored
+    with full_precision(), evaluating(model):
+        layers, adversarial = _collect(model, images, labels, sites, attack, seed)
+        curves = {
+            site.name: [
+                curvature.curve(weight, *layers[site.name].metric(group))
+                for group, weight in enumerate(grouped_weight(site.conv))
+            ]
+            for site in track(sites, "curves")
+        }
+    statistics = Statistics(images, adversarial, layers, curves, attack, seed)
+    if file is not None:
+        _write(file, statistics)
+    return statistics
+
+
+def gather(batches: Batches) -> tuple[Tensor, Tensor | None]:
+    """All images and, if every batch has them, labels, on the CPU."""
+    pairs = [unpack(batch) for batch in batches]
+    if not pairs:
+        raise GdwsError("the calibration data is empty: expected at least one batch of images")
+    labels = [label for _, label in pairs if label is not None]
+    return (
+        torch.cat([images.detach().cpu() for images, _ in pairs]),
+        torch.cat([label.cpu() for label in labels]) if len(labels) == len(pairs) else None,
+    )
+
+
+def image_hashes(images: Tensor) -> tuple[str, ...]:
+    """A short hash of each image as bytes (N, C, H, W), to tell whether two sets of images overlap."""
+    pixels = images if images.dtype == torch.uint8 else (images * 255).round().to(torch.uint8)
+    return tuple(hashlib.blake2b(image.contiguous().numpy().tobytes(), digest_size=6).hexdigest() for image in pixels)
+
+
+def grouped_weight(conv: nn.Conv2d) -> Tensor:
+    """(groups, M / groups, C / groups, K) in float64."""
+    blocks, _ = channel_blocks(conv.weight, conv.groups)
+    return blocks.view(conv.groups, -1, *blocks.shape[1:]).transpose(1, 2)
+
+
+def _collect(
+    model: nn.Module, images: Tensor, labels: Tensor | None, sites: Sequence[Site], attack: PGD | None, seed: int
+) -> tuple[dict[str, LayerStatistics], Tensor]:
+    device, dtype = placement(model)
+    generator = torch.Generator().manual_seed(seed)
+    convolutions = {site.name: site.conv for site in sites}
+    sums: dict[str, tuple[Tensor, Tensor, Tensor]] = {}
+    adversarial = []
+    batch_size = 125
+    chunks = range(0, len(images), batch_size)
+    for start in track(chunks, "statistics", len(chunks)):
+        part = slice(start, start + batch_size)
+        truth = None if labels is None else labels[part]
+        x = attacked(model, images[part].to(device, dtype), truth, attack, generator).requires_grad_(True)
+        adversarial.append(x.detach().cpu())
+        with recording(convolutions) as uses, torch.enable_grad():
+            logits = checked_logits(model, x, truth)
+            for _ in backward(logits, x, random_signs(logits, generator)):
+                for name, calls in uses.items():
+                    found = (*_moments(convolutions[name], calls), squared_gradient_norms(convolutions[name], calls))
+                    if name in sums:
+                        for total, value in zip(sums[name], found, strict=True):
+                            total += value
+                    else:
+                        sums[name] = found
+    layers = {}
+    for name, (moment, gradient, norms) in sums.items():
+        conv = convolutions[name]
+        energy = gradient.diagonal(dim1=1, dim2=2).sum(1)[:, None, None]
+        layers[name] = LayerStatistics(
+            moment / energy.clamp_min(torch.finfo(energy.dtype).tiny),
+            gradient / len(images),
+            (norms / (len(images) * conv.weight[0, 0].numel() * conv.out_channels // conv.groups)).float(),
+        )
+    return layers, torch.cat(adversarial)
+
+
+def _moments(conv: nn.Conv2d, uses: list[Use]) -> tuple[Tensor, Tensor]:
+    """Sums over samples and pixels of |g|^2 x x^T and g g^T, for each group."""
+    outputs, inputs = conv.out_channels // conv.groups, conv.weight[0].numel()
+    moment = torch.zeros(conv.groups, inputs, inputs, device=conv.weight.device)
+    gradient = torch.zeros(conv.groups, outputs, outputs, device=conv.weight.device)
+    for use in uses:
+        if use.gradient is None:
+            continue
+        pixels = use.gradient[0, 0].numel()
+        rows = max(1, CHUNK // (conv.groups * inputs * pixels))
+        for x, g in zip(use.input.split(rows), use.gradient.split(rows), strict=True):
+            x = patches(conv, x).float().permute(1, 2, 0, 3).flatten(2)
+            g = g.float().view(len(g), conv.groups, outputs, pixels).permute(1, 2, 0, 3).flatten(2)
+            x = x * g.norm(dim=1, keepdim=True)
+            moment += x @ x.mT
+            gradient += g @ g.mT
+    return moment, gradient
+
+
+def _key(
+    model: nn.Module, images: Tensor, labels: Tensor | None, names: list[str], attack: PGD | None, seed: int
+) -> str:
+    """A hash of everything that the statistics depend on."""
+    digest = hashlib.blake2b(digest_size=16)
+    settings = [1, names, None if attack is None else asdict(attack), seed, str(model)]
+    digest.update(json.dumps(settings).encode())
+    tensors = [*model.state_dict().items(), ("images", images), *([] if labels is None else [("labels", labels)])]
+    for name, tensor in tensors:
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes() if tensor.ndim else b"")
+    return digest.hexdigest()
+
+
+def _write(file: Path, statistics: Statistics) -> None:
+    tensors = {"attacked": statistics.attacked}
+    for name, layer in statistics.layers.items():
+        tensors |= {f"{name}|moment": layer.moment, f"{name}|gradient": layer.gradient, f"{name}|alpha": layer.alpha}
+        for group, found in enumerate(statistics.curves[name]):
+            tensors |= {
+                f"{name}|kernels{group}": found.kernels,
+                f"{name}|order{group}": found.order,
+                f"{name}|losses{group}": found.losses,
+            }
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(file, save({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}))
+    stale = sorted(file.parent.glob("statistics-*.safetensors"), key=os.path.getmtime)[:-KEPT_FILES]
+    for old in stale:
+        old.unlink(missing_ok=True)
+
+
+def _read(
+    file: Path, images: Tensor, names: list[str], attack: PGD | None, seed: int, device: torch.device
+) -> Statistics | None:
+    """The statistics in a cache file; None if it is not there or not whole (they are then collected again)."""
+    if not file.is_file():
+        return None
+    try:
+        tensors = load_file(file, device=str(device))
+        layers = {
+            name: LayerStatistics(tensors[f"{name}|moment"], tensors[f"{name}|gradient"], tensors[f"{name}|alpha"])
+            for name in names
+        }
+        curves = {
+            name: [
+                curvature.Curve(
+                    tensors[f"{name}|kernels{group}"],
+                    tensors[f"{name}|order{group}"],
+                    tensors[f"{name}|losses{group}"].cpu(),
+                )
+                for group in range(len(layers[name].moment))
+            ]
+            for name in names
+        }
+        return Statistics(images, tensors["attacked"].cpu(), layers, curves, attack, seed)
+    except (SafetensorError, KeyError, OSError):
+        return None

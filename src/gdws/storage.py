@@ -1,0 +1,124 @@
+"""Compressed networks on disk: a folder with model.safetensors and gdws.json. Nothing in it is ever unpickled."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from gdws.errors import GdwsError
+from gdws.files import new_folder
+from gdws.nn import GDWSConv2d
+from gdws.plans import Plan
+from gdws.surgery import replace
+
+FORMAT = "gdws model 1"
+
+
+def save(model: nn.Module, folder: str | os.PathLike[str], *, force: bool = False, base: str | None = None) -> None:
+    """Write the model's tensors and what is needed to rebuild it. `base` names the architecture, for the command line.
+
+    The folder appears when it is complete. One that exists is refused unless `force`.
+    """
+    layers = {name: "gdws" for name, module in model.named_modules() if isinstance(module, GDWSConv2d)}
+    plan = getattr(model, "gdws_plan", None)
+    record = {
+        "format": FORMAT,
+        "base": base,
+        "layers": layers,
+        "plan": json.loads(plan.to_json()) if isinstance(plan, Plan) else None,
+    }
+    tensors = {name: value.detach().cpu().contiguous().clone() for name, value in model.state_dict().items()}
+    with new_folder(Path(folder), force) as temporary:
+        save_file(tensors, temporary / "model.safetensors")
+        (temporary / "gdws.json").write_text(json.dumps(record, indent=1))
+
+
+def load(folder: str | os.PathLike[str], model: nn.Module) -> nn.Module:
+    """The saved network. `model` gives the architecture of the original; its weights do not matter and it is not changed."""
+    record = read_record(folder)
+    tensors = read_weights(Path(folder) / "model.safetensors")
+    loaded = copy.deepcopy(model).eval()
+    for name, structure in record["layers"].items():
+        try:
+            conv = loaded.get_submodule(name)
+        except AttributeError:
+            conv = None
+        if not isinstance(conv, nn.Conv2d) or structure != "gdws":
+            raise GdwsError(f"{folder} has a {structure} layer {name!r}: expected a convolution of the given model")
+        if f"{name}.channels" not in tensors:
+            raise GdwsError(f"{folder} has no tensor {name}.channels: expected a whole file that gdws.save wrote")
+        replace(loaded, {conv: GDWSConv2d.like(conv, tensors[f"{name}.channels"])})
+    load_weights(loaded, tensors, str(folder))
+    if record["plan"] is not None:
+        loaded.gdws_plan = Plan.from_json(json.dumps(record["plan"]))  # type: ignore[assignment]
+    return loaded
+
+
+def read_record(folder: str | os.PathLike[str]) -> dict[str, Any]:
+    """gdws.json of a saved network, checked."""
+    path = Path(folder) / "gdws.json"
+    try:
+        record = json.loads(path.read_text())
+        if record["format"] != FORMAT or not isinstance(record["layers"], dict):
+            raise GdwsError(f"{path} has format {record['format']!r}: expected {FORMAT!r}")
+    except OSError as error:
+        raise GdwsError(f"cannot read {path}: {error.strerror}, expected a folder that gdws.save wrote") from None
+    except (ValueError, KeyError, TypeError) as error:
+        if isinstance(error, GdwsError):
+            raise
+        raise GdwsError(f"{path} is not whole: {error}, expected JSON that gdws.save wrote") from None
+    return dict(record)
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """Tensors of a safetensors file, or of a torch file read without running anything in it."""
+    if not path.is_file():
+        raise GdwsError(f"there is no file {path}: expected weights (safetensors, or a torch state dict)")
+    try:
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        found = torch.load(path, map_location="cpu", weights_only=True)
+    except (SafetensorError, OSError, EOFError, RuntimeError, ValueError, KeyError) as error:
+        raise GdwsError(f"{path} cannot be read ({_first_line(error)}): is it truncated?") from None
+    except Exception as error:  # weights_only refuses foreign pickles with an exception class of its own
+        raise GdwsError(f"{path} holds more than tensors and is not read ({_first_line(error)})") from None
+    if isinstance(found, dict) and isinstance(found.get("state_dict"), dict):
+        found = found["state_dict"]
+    if not isinstance(found, dict) or not all(isinstance(value, Tensor) for value in found.values()):
+        raise GdwsError(f"{path} holds a {type(found).__name__}: expected a state dict of tensors")
+    return found
+
+
+def load_weights(model: nn.Module, tensors: dict[str, Tensor], source: str) -> None:
+    """Put a state dict into a model of the same names and shapes, in the type that the tensors have."""
+    expected = model.state_dict()
+    missing = [name for name in expected if name not in tensors]
+    extra = [name for name in tensors if name not in expected]
+    if missing or extra:
+        raise GdwsError(
+            f"{source} does not fit the model: it lacks {missing[:3] or 'nothing'} and has {extra[:3] or 'nothing'} beside "
+            f"({len(missing)} missing, {len(extra)} unknown)"
+        )
+    for name, value in expected.items():
+        if value.shape != tensors[name].shape:
+            raise GdwsError(
+                f"{source} does not fit the model: {name} has shape {tuple(tensors[name].shape)}, "
+                f"expected {tuple(value.shape)}"
+            )
+        if tensors[name].is_floating_point() and not bool(tensors[name].isfinite().all()):
+            raise GdwsError(f"{source} holds NaN or infinite values in {name}: expected finite weights")
+    for name, parameter in model.named_parameters():
+        parameter.data = parameter.data.to(tensors[name].dtype)
+    model.load_state_dict(tensors)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
