@@ -56,10 +56,8 @@ def main() -> None:
     images, labels = train.images.to(device), train.labels.to(device)
     generator = torch.Generator(device).manual_seed(options.seed)
 
-    model = zoo.build("tiny").to(device, memory_format=torch.channels_last).train()
-    optimizer = torch.optim.SGD(
-        model.parameters(), options.rate, momentum=0.9, nesterov=True, weight_decay=5e-4
-    )
+    model = zoo.build("tiny").to(device).to(memory_format=torch.channels_last).train()  # type: ignore[call-overload]
+    optimizer = torch.optim.SGD(model.parameters(), options.rate, momentum=0.9, nesterov=True, weight_decay=5e-4)
     steps = len(images) // options.batch
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, options.rate, options.epochs * steps)
     attack = PGD(steps=7)
@@ -69,9 +67,7 @@ def main() -> None:
         total = torch.zeros((), device=device)
         for step in range(steps):
             chosen = order[step * options.batch : (step + 1) * options.batch]
-            batch = augment(images[chosen].float() / 255, generator).contiguous(
-                memory_format=torch.channels_last
-            )
+            batch = augment(images[chosen].float() / 255, generator).contiguous(memory_format=torch.channels_last)
             logits = model(attack(model, batch, labels[chosen], generator))
             loss = F.cross_entropy(logits, labels[chosen])
             optimizer.zero_grad(set_to_none=True)
@@ -101,7 +97,7 @@ def main() -> None:
     for split, part in (("test", test), ("train", train.take(500))):
         arrays[f"{split}_images"] = part.images.permute(0, 2, 3, 1).numpy()
         arrays[f"{split}_labels"] = part.labels.numpy().astype(np.uint8)
-    np.savez_compressed(options.out / "images.npz", **arrays)
+    np.savez_compressed(options.out / "images.npz", allow_pickle=False, **arrays)
 
 
 if __name__ == "__main__":

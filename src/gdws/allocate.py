@@ -65,10 +65,10 @@ def allocate(options: Sequence[tuple[Floats, Floats]], budget: float) -> list[in
             found = _search(_Node(kept, limit), target, states)
         except OverflowError:
             children = [_Node(c, limit) for c in node.children(node.within(best[0]), limit)]
-            if node.wide() or min((c.bound for c in children), default=math.inf) > bound + step / 64:
+            if node.wide():
                 STATS["branch"] += 1
                 for child in children:
-                    push(child, bound, step / 4, states)
+                    push(child, bound, step, states)
             else:
                 STATS["grow"] += 1
                 heapq.heappush(heap, (bound, next(ticks), node, step / 4, 2 * states))
@@ -114,9 +114,7 @@ def _undominated(cost, loss):
 def _checked(number, costs, losses):
     cost, loss = np.asarray(costs, np.float64), np.asarray(losses, np.float64)
     if cost.ndim != 1 or cost.shape != loss.shape or not len(cost):
-        raise GdwsError(
-            f"layer {number} has costs {cost.shape} and losses {loss.shape}: expected (n,) and (n,) with n >= 1"
-        )
+        raise GdwsError(f"layer {number} has costs {cost.shape} and losses {loss.shape}: expected (n,) and (n,) with n >= 1")
     for name, values in (("costs", cost), ("losses", loss)):
         bad = ~(np.isfinite(values) & (values >= 0))
         if bad.any():
@@ -159,7 +157,7 @@ class _Node:
     def wide(self):
         count = np.bincount(self.which[: self.taken], minlength=len(self.layers))
         h = self.layers[self.split].hull
-        return h[count[self.split]+1]-h[count[self.split]]>1
+        return h[count[self.split] + 1] - h[count[self.split]] > 1
 
     def greedy(self):
         count = np.bincount(self.which[: self.taken], minlength=len(self.layers))

@@ -181,9 +181,7 @@ def _calibrated(sites: list[Site], statistics: Statistics, budget: Budget) -> di
 
 def _lego_with_one_beta(sites: list[Site], alphas: dict[str, Tensor], budget: Budget) -> dict[str, Choice]:
     """Algorithm 3. For a Macs or Params budget the least beta that meets it, found exactly: among the layers' own errors."""
-    spectra = {
-        site.name: decompose.spectrum_of(site.conv.weight, alphas.get(site.name), site.conv.groups) for site in sites
-    }
+    spectra = {site.name: decompose.spectrum_of(site.conv.weight, alphas.get(site.name), site.conv.groups) for site in sites}
 
     def choose(beta: float) -> dict[str, Choice]:
         found: dict[str, Choice] = {}
@@ -202,8 +200,7 @@ def _lego_with_one_beta(sites: list[Site], alphas: dict[str, Tensor], budget: Bu
     def price(beta: float) -> int:
         found = choose(beta)
         return sum(
-            dense(site) if (choice := found.get(site.name)) is None else unit(site, int(choice[0].sum()))
-            for site in sites
+            dense(site) if (choice := found.get(site.name)) is None else unit(site, int(choice[0].sum())) for site in sites
         )
 
     betas = torch.cat([spectrum.errors.cpu() for spectrum in spectra.values()]).unique()
@@ -234,9 +231,7 @@ def _pricing(budget: Budget, method: str) -> tuple[Callable[[Site, int], int], C
     raise GdwsError(f"method {method!r} got the budget {budget}: expected Macs, Params or Drop")
 
 
-def _smallest_within(
-    budget: Drop, model: nn.Module, calibration: Batches | Statistics, plan_for: Callable[..., Plan]
-) -> Plan:
+def _smallest_within(budget: Drop, model: nn.Module, calibration: Batches | Statistics, plan_for: Callable[..., Plan]) -> Plan:
     """Bisect the fraction of MACs for the smallest network that agrees with the original on held-back images.
 
     Agreement is taken on the held-back images clean and attacked together. The plan's statistics come from the others.
@@ -323,7 +318,13 @@ def _joined(conv: nn.Conv2d, per_group: Tensor, parts: list[tuple[Tensor, Tensor
         right[group, channels, level] = kernels
     kernel = (conv.kernel_size[0], conv.kernel_size[1])
     return decompose.assemble(
-        per_group.flatten(), left.flatten(0, 1), right.flatten(0, 1), kernel, conv.groups, conv.weight.dtype, float("nan")
+        per_group.flatten(),
+        left.flatten(0, 1),
+        right.flatten(0, 1),
+        kernel,
+        conv.groups,
+        conv.weight.dtype,
+        float("nan"),
     )
 
 

@@ -62,9 +62,7 @@ def unpack(batch: Tensor | tuple[Tensor, Tensor] | list[Tensor]) -> tuple[Tensor
     if not (low >= 0 and high <= 1):
         raise GdwsError(f"image values run from {low:g} to {high:g}: expected [0, 1] (the model normalises inside)")
     if labels is not None and (labels.shape != images.shape[:1] or labels.is_floating_point()):
-        raise GdwsError(
-            f"labels are {labels.dtype} {tuple(labels.shape)}: expected {len(images)} integers, one for each image"
-        )
+        raise GdwsError(f"labels are {labels.dtype} {tuple(labels.shape)}: expected {len(images)} integers, one for each image")
     return images, labels
 
 

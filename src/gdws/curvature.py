@@ -112,9 +112,7 @@ def candidate_kernels(weight: Tensor, moment: Tensor, gradient: Tensor) -> Tenso
     return kernels / kernels.norm(dim=2, keepdim=True)
 
 
-def descend(
-    weight: Tensor, moment: Tensor, gradient: Tensor, channels: Tensor, kernels: Tensor, sweeps: int = 2
-) -> Tensor:
+def descend(weight: Tensor, moment: Tensor, gradient: Tensor, channels: Tensor, kernels: Tensor, sweeps: int = 2) -> Tensor:
     """Better kernels of the same distribution, by block coordinate descent over channels. channels (G,), kernels (G, K).
 
     With the other channels fixed at residual R = W - Q, the loss as a function of Q_c is a constant plus
@@ -127,9 +125,7 @@ def descend(
     inverse = inverse_root @ inverse_root
     factor = torch.linalg.cholesky(gradient).mT
     approximation = weight.new_zeros(outputs, count, taps)
-    approximation.index_add_(
-        1, channels, mix(weight, moment, channels, kernels)[:, :, None] * kernels[None]
-    )
+    approximation.index_add_(1, channels, mix(weight, moment, channels, kernels)[:, :, None] * kernels[None])
     # The residual is small and formed in float64, so float32 is enough for its product with S, the bulk of the work.
     residual = (weight - approximation).flatten(1).float()
     narrow = moment.float()
@@ -161,7 +157,8 @@ def mix(weight: Tensor, moment: Tensor, channels: Tensor, kernels: Tensor) -> Te
     rows = moment.view(count, taps, -1)[channels]
     seen = torch.einsum("gk,gkd->gd", kernels, rows)
     gram = torch.einsum("ghk,hk->gh", seen.view(-1, count, taps)[:, channels], kernels)
-    return torch.linalg.solve(gram, seen @ weight.flatten(1).T).T
+    found: Tensor = torch.linalg.solve(gram, seen @ weight.flatten(1).T).T
+    return found
 
 
 def loss(weight: Tensor, approximation: Tensor, moment: Tensor, gradient: Tensor) -> float:

@@ -37,9 +37,7 @@ class Dataset:
         return -(-len(self.images) // self.batch_size)
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        for images, labels in zip(
-            self.images.split(self.batch_size), self.labels.split(self.batch_size), strict=True
-        ):
+        for images, labels in zip(self.images.split(self.batch_size), self.labels.split(self.batch_size), strict=True):
             yield images.float() / 255, labels
 
     def take(self, count: int | None, batch_size: int | None = None) -> Dataset:
@@ -88,13 +86,10 @@ def _read_npz(content: bytes, name: str, prefix: str) -> Dataset:
     except (KeyError, ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
         raise GdwsError(f"{name} is not an .npz file with arrays `images` and `labels`: {error}") from None
     if images.ndim != 4 or images.shape[-1] != 3 or images.dtype != np.uint8:
-        raise GdwsError(
-            f"{name} has images of shape {images.shape} and type {images.dtype}: expected (N, H, W, 3) uint8"
-        )
+        raise GdwsError(f"{name} has images of shape {images.shape} and type {images.dtype}: expected (N, H, W, 3) uint8")
     if labels.shape != (len(images),) or not np.issubdtype(labels.dtype, np.integer) or (labels < 0).any():
         raise GdwsError(
-            f"{name} has labels of shape {labels.shape} and type {labels.dtype}: "
-            f"expected {len(images)} integers from 0"
+            f"{name} has labels of shape {labels.shape} and type {labels.dtype}: expected {len(images)} integers from 0"
         )
     return Dataset(name, torch.from_numpy(images.transpose(0, 3, 1, 2).copy()), torch.from_numpy(labels).long())
 

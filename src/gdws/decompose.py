@@ -51,9 +51,7 @@ class Factors:
         weight = self.pointwise.new_zeros(self.groups, outputs // self.groups, inputs // self.groups, *kernel)
         mix = self.pointwise.view(self.groups, outputs // self.groups, -1)
         per_group = mix.shape[2]
-        level = torch.arange(len(self.channels), device=self.channels.device) - torch.searchsorted(
-            self.channels, self.channels
-        )
+        level = torch.arange(len(self.channels), device=self.channels.device) - torch.searchsorted(self.channels, self.channels)
         for index in range(int(level.max()) + 1 if len(level) else 0):
             # Kernels of one level read different channels, so each level is added without collisions.
             kernels = (level == index).nonzero()[:, 0]
@@ -239,9 +237,7 @@ def _tolerance(dtype: torch.dtype) -> float:
     return 64 * torch.finfo(torch.float64).eps if dtype == torch.float64 else torch.finfo(torch.float32).eps
 
 
-def _sparse_where_free(
-    blocks: Tensor, lossless: Tensor, rank: Tensor, left: Tensor, right: Tensor
-) -> tuple[Tensor, Tensor]:
+def _sparse_where_free(blocks: Tensor, lossless: Tensor, rank: Tensor, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
     size = right.shape[1]
     nonzero = blocks != 0
     taps, rows = nonzero.any(1), nonzero.any(2)

@@ -83,13 +83,11 @@ class GDWSConv2d(nn.Module):
         self.stride, self.padding, self.dilation, self.groups = stride, padding, dilation, groups
         self.padding_mode = padding_mode
         self.depthwise = nn.Parameter(torch.zeros(kernels, 1, *kernel_size, device=device, dtype=dtype))
-        self.pointwise = nn.Parameter(
-            torch.zeros(out_channels, kernels // groups, 1, 1, device=device, dtype=dtype)
-        )
+        self.pointwise = nn.Parameter(torch.zeros(out_channels, kernels // groups, 1, 1, device=device, dtype=dtype))
         self.bias = nn.Parameter(torch.zeros(out_channels, device=device, dtype=dtype)) if bias else None
         self.register_buffer("channels", channels.detach().clone().to(device))
         self._read_channels()
-        self.register_load_state_dict_post_hook(_reread_channels)
+        self.register_load_state_dict_post_hook(_reread_channels)  # type: ignore[no-untyped-call]
 
     @classmethod
     def like(cls, conv: nn.Conv2d, channels: Tensor) -> GDWSConv2d:
@@ -165,6 +163,8 @@ class GDWSConv2d(nn.Module):
 
     def _padded(self, x: Tensor) -> tuple[Tensor, Pair | str]:
         """The input as the convolution needs it, and the padding that is still to be done."""
+        if x.shape[-3] != self.in_channels:  # index_select would take too many channels without a word
+            raise GdwsError(f"input has shape {tuple(x.shape)}: expected {self.in_channels} channels")
         if self.padding_mode == "zeros":
             return x, self.padding
         return F.pad(x, self._margins(), mode=self.padding_mode), (0, 0)
@@ -184,10 +184,8 @@ class GDWSConv2d(nn.Module):
         sizes = []
         for axis in (0, 1):
             reach = self.dilation[axis] * (self.kernel_size[axis] - 1)
-            if isinstance(padding, str):
-                margin = reach if padding == "same" else 0
-            else:
-                margin = 2 * padding[axis]
+            same = reach if padding == "same" else 0
+            margin = same if isinstance(padding, str) else 2 * padding[axis]
             sizes.append((x.shape[axis - 2] + margin - reach - 1) // self.stride[axis] + 1)
         # The sum of no channels ties the output to x: its gradient is then zero, not missing.
         y = x.new_zeros(*x.shape[:-3], self.out_channels, *sizes) + x[..., :0, :1, :1].sum(-3, keepdim=True)
@@ -196,9 +194,7 @@ class GDWSConv2d(nn.Module):
 
 def _check_channels(channels: Tensor, in_channels: int, groups: int) -> None:
     if channels.ndim != 1 or channels.dtype != torch.int64 or len(channels) % groups:
-        raise GdwsError(
-            f"channels is {channels.dtype} {tuple(channels.shape)}: expected int64 (G,), G a multiple of {groups}"
-        )
+        raise GdwsError(f"channels is {channels.dtype} {tuple(channels.shape)}: expected int64 (G,), G a multiple of {groups}")
     kernels = len(channels)
     if kernels == 0:
         return

@@ -75,9 +75,11 @@ def each_class(logits: Tensor) -> Iterator[Tensor]:
     weights, predicted = margins(logits)
     for index in range(logits.shape[1]):
         column = weights[:, index : index + 1]
-        yield torch.zeros_like(weights).index_add(
-            1, torch.tensor([index], device=weights.device), column
-        ).scatter_add(1, predicted, -column)
+        yield (
+            torch.zeros_like(weights)
+            .index_add(1, torch.tensor([index], device=weights.device), column)
+            .scatter_add(1, predicted, -column)
+        )
 
 
 def random_signs(logits: Tensor, generator: torch.Generator) -> Iterator[Tensor]:

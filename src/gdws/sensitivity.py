@@ -59,9 +59,7 @@ def sensitivity(
     }
 
 
-def attacked(
-    model: nn.Module, images: Tensor, labels: Tensor | None, attack: PGD | None, generator: torch.Generator
-) -> Tensor:
+def attacked(model: nn.Module, images: Tensor, labels: Tensor | None, attack: PGD | None, generator: torch.Generator) -> Tensor:
     """The images, attacked if there is an attack: against their labels, or the model's own decisions without labels."""
     if attack is None:
         return images.detach().clone()

@@ -183,9 +183,7 @@ def _moments(conv: nn.Conv2d, uses: list[Use]) -> tuple[Tensor, Tensor]:
     return moment, gradient
 
 
-def _key(
-    model: nn.Module, images: Tensor, labels: Tensor | None, names: list[str], attack: PGD | None, seed: int
-) -> str:
+def _key(model: nn.Module, images: Tensor, labels: Tensor | None, names: list[str], attack: PGD | None, seed: int) -> str:
     """A hash of everything that the statistics depend on."""
     digest = hashlib.blake2b(digest_size=16)
     settings = [1, names, None if attack is None else asdict(attack), seed, str(model)]

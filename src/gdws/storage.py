@@ -110,8 +110,7 @@ def load_weights(model: nn.Module, tensors: dict[str, Tensor], source: str) -> N
     for name, value in expected.items():
         if value.shape != tensors[name].shape:
             raise GdwsError(
-                f"{source} does not fit the model: {name} has shape {tuple(tensors[name].shape)}, "
-                f"expected {tuple(value.shape)}"
+                f"{source} does not fit the model: {name} has shape {tuple(tensors[name].shape)}, expected {tuple(value.shape)}"
             )
         if tensors[name].is_floating_point() and not bool(tensors[name].isfinite().all()):
             raise GdwsError(f"{source} holds NaN or infinite values in {name}: expected finite weights")

@@ -39,14 +39,12 @@ class PreActBlock(nn.Module):
         self.bn2 = nn.BatchNorm2d(width)
         self.conv2 = nn.Conv2d(width, width, 3, 1, 1, bias=False)
         self.shortcut = (
-            nn.Sequential(nn.Conv2d(channels, width, 1, stride, bias=False))
-            if stride != 1 or channels != width
-            else None
+            nn.Sequential(nn.Conv2d(channels, width, 1, stride, bias=False)) if stride != 1 or channels != width else None
         )
 
     def forward(self, x: Tensor) -> Tensor:
         activated = F.relu(self.bn1(x))
-        skipped = x if self.shortcut is None else self.shortcut(activated)
+        skipped: Tensor = x if self.shortcut is None else self.shortcut(activated)
         return skipped + self.conv2(F.relu(self.bn2(self.conv1(activated))))
 
 
@@ -73,7 +71,8 @@ class PreActResNet(nn.Module):
         for stage in range(1, self.stages + 1):
             x = self.get_submodule(f"layer{stage}")(x)
         x = F.relu(self.bn(x))
-        return self.linear(x.mean((2, 3)))
+        logits: Tensor = self.linear(x.mean((2, 3)))
+        return logits
 
 
 def preactresnet18(num_classes: int = 10) -> PreActResNet:

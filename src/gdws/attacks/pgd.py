@@ -26,8 +26,7 @@ class PGD:
     def __post_init__(self) -> None:
         if self.eps < 0 or self.step <= 0 or self.steps < 0:
             raise GdwsError(
-                f"PGD got eps={self.eps}, step={self.step}, steps={self.steps}: "
-                "expected eps >= 0, step > 0 and steps >= 0"
+                f"PGD got eps={self.eps}, step={self.step}, steps={self.steps}: expected eps >= 0, step > 0 and steps >= 0"
             )
 
     def __str__(self) -> str:

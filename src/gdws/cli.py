@@ -1,0 +1,335 @@
+"""The command line: names and options in, tables and JSON out. Everything it does is a function of the library."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from gdws import bench as benchmark
+from gdws import data, demo, models, storage
+from gdws.attacks import PGD
+from gdws.budgets import KINDS, Budget, Macs
+from gdws.compress import METHODS, apply, plan
+from gdws.cost import network_cost
+from gdws.errors import GdwsError
+from gdws.evaluate import evaluate
+from gdws.files import write_atomically
+from gdws.plans import Plan
+from gdws.progress import shown
+from gdws.statistics import image_hashes
+from gdws.surgery import survey
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+console, errors = Console(), Console(stderr=True)
+
+Model = Annotated[str, typer.Argument(help="demo, zoo:NAME, torchvision:NAME, timm:NAME, FILE.py:FACTORY or a folder")]
+Weights = Annotated[Path | None, typer.Option(help="safetensors, or a torch state dict, for the (first) model")]
+Data = Annotated[str, typer.Option(help="demo, cifar10:DIR or npz:FILE")]
+Json = Annotated[Path | None, typer.Option("--json", help="also write the result to this file")]
+Seed = Annotated[int, typer.Option(help="for attacks and random signs")]
+Eps = Annotated[str, typer.Option(help="radius of the l-inf attack, such as 8/255; 0 for none")]
+Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...")]
+
+
+def main() -> None:
+    """The entry point: one sentence and status 2 for bad input, 130 for an interrupt."""
+    try:
+        app()
+    except GdwsError as error:
+        errors.print(f"gdws: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        errors.print("gdws: interrupted; nothing was written")
+        sys.exit(130)
+
+
+@app.command("demo")
+def demo_command(
+    json_file: Annotated[Path, typer.Option("--json", help="where the result goes")] = Path("result.json"),
+    images: Annotated[int, typer.Option(help="test images to attack")] = 150,
+    seed: Seed = 0,
+) -> None:
+    """Compress the embedded robust CNN and show what it costs: one table, and result.json."""
+    with shown(_Bar()):
+        rows = demo.demo(images, seed)
+    base = rows[0]
+    table = Table(title=f"CIFAR-10, 1,000 images (PGD-20 on the first {images}); one image at a time on this machine")
+    for heading in ("network", "natural %", "PGD-20 %", "M MACs", "k params", "size MB", "FPS", "speed-up"):
+        table.add_column(heading, justify="left" if heading == "network" else "right")
+    for row in rows:
+        table.add_row(
+            row.name,
+            f"{row.natural:.1f}",
+            f"{row.robust:.1f}",
+            f"{row.macs / 1e6:.1f} ({row.macs / base.macs:.2f})",
+            f"{row.parameters / 1e3:.0f} ({row.parameters / base.parameters:.2f})",
+            f"{row.size_mb:.2f}",
+            f"{row.fps:.0f}",
+            f"{row.fps_ratio:.2f}x",
+        )
+    console.print(table)
+    _write_json(json_file, {"rows": [asdict(row) for row in rows], "images": images, "seed": seed, **_machine()})
+
+
+@app.command()
+def inspect(
+    model: Model = "demo",
+    weights: Weights = None,
+    size: Annotated[int, typer.Option(help="height and width of the images")] = 32,
+    json_file: Json = None,
+) -> None:
+    """List a model's convolutions: shape, cost, and what becomes of each or why it stays dense."""
+    network = models.resolve(model, weights)
+    example = torch.zeros(1, 3, size, size)
+    made = getattr(network, "gdws_plan", None)
+    if isinstance(made, Plan):
+        _print_plan(made)
+    else:
+        table = Table(title=model)
+        for heading in ("convolution", "weight", "M MACs", "k params", "may be replaced"):
+            table.add_column(heading)
+        for site in survey(network, example):
+            macs = site.positions * site.conv.weight.numel()
+            table.add_row(
+                site.name,
+                "x".join(map(str, site.conv.weight.shape)),
+                f"{macs / 1e6:.2f}",
+                f"{site.conv.weight.numel() / 1e3:.1f}",
+                "yes" if site.reason is None else f"no: {site.reason}",
+            )
+        console.print(table)
+    cost = network_cost(network, example)
+    console.print(f"{cost.macs / 1e6:.1f} M MACs, {cost.parameters / 1e6:.3f} M parameters, {cost.size_mb:.2f} MB")
+    record = json.loads(made.to_json()) if isinstance(made, Plan) else None
+    _write_json(json_file, {"model": model, "cost": asdict(cost), "plan": record})
+
+
+@app.command()
+def compress(
+    model: Model,
+    out: Annotated[Path, typer.Option(help="folder for the compressed model")],
+    weights: Weights = None,
+    data_name: Annotated[str, typer.Option("--data", help="calibration images: demo, cifar10:DIR or npz:FILE")] = "demo",
+    macs: Annotated[float | None, typer.Option(help="fraction of the multiply-adds to keep (default 0.5)")] = None,
+    params: Annotated[float | None, typer.Option(help="fraction of the weights to keep")] = None,
+    beta: Annotated[float | None, typer.Option(help="bound on every layer's squared error (method paper)")] = None,
+    drop: Annotated[float | None, typer.Option(help="points of agreement that may be lost on held-back images")] = None,
+    method: Annotated[str, typer.Option(help=", ".join(METHODS))] = "calibrated",
+    images: Annotated[int, typer.Option(help="training images to calibrate on")] = 500,
+    eps: Eps = "8/255",
+    exclude: Annotated[list[str] | None, typer.Option(help="pattern of layers to leave dense; repeatable")] = None,
+    seed: Seed = 0,
+    device: Device = "cpu",
+    cache: Annotated[bool, typer.Option(help="keep the statistics for the next budget")] = True,
+    force: Annotated[bool, typer.Option(help="overwrite the output folder")] = False,
+    json_file: Json = None,
+) -> None:
+    """Compress a model under a budget, on training images of the data, and save it."""
+    if out.exists() and not force:
+        raise GdwsError(f"{out} exists: choose another folder, or overwrite it with --force")
+    budget = _budget({"Macs": macs, "Params": params, "Beta": beta, "Drop": drop})
+    network = models.resolve(model, weights).to(_device(device))
+    calibration = data.load(data_name, "train").take(images)
+    radius = _fraction(eps)
+    attack = PGD(eps=radius, step=radius / 4, steps=7) if radius else None
+    with shown(_Bar()):
+        made = plan(
+            network,
+            calibration,
+            budget,
+            method,
+            attack=attack,
+            exclude=exclude or (),
+            seed=seed,
+            cache=_cache_folder() if cache else None,
+        )
+        compressed = apply(network, made)
+    storage.save(compressed, out, force=force, base=model)
+    _print_plan(made)
+    console.print(f"saved to {out}")
+    _write_json(json_file, {"model": model, "out": str(out), "plan": json.loads(made.to_json()), **_machine()})
+
+
+@app.command("evaluate")
+def evaluate_command(
+    model: Model,
+    others: Annotated[list[str] | None, typer.Argument(help="more models, such as compressed ones")] = None,
+    weights: Weights = None,
+    data_name: Data = "demo",
+    n: Annotated[int | None, typer.Option("--n", help="test images (default all)")] = None,
+    steps: Annotated[int, typer.Option(help="steps of PGD; 0 for natural accuracy only")] = 20,
+    eps: Eps = "8/255",
+    batch: Annotated[int, typer.Option(help="images at a time")] = 100,
+    seed: Seed = 0,
+    device: Device = "cpu",
+    json_file: Json = None,
+) -> None:
+    """Natural and PGD accuracy on test images, in true float32."""
+    test = data.load(data_name, "test").take(n, batch)
+    radius = _fraction(eps)
+    attack = PGD(eps=radius, step=radius / 4, steps=steps) if steps and radius else None
+    table = Table(title=f"{len(test.images):,} test images of {data_name}")
+    for heading in ("model", "natural %", str(attack) if attack else "no attack"):
+        table.add_column(heading)
+    records = []
+    for index, name in enumerate([model, *(others or [])]):
+        network = models.resolve(name, weights if index == 0 else None).to(_device(device))
+        _refuse_overlap(network, name, test)
+        with shown(_Bar()):
+            accuracy = evaluate(network, test, attack, seed)
+        table.add_row(name, f"{accuracy.natural_percent:.2f}", f"{accuracy.robust_percent:.2f}" if attack else "-")
+        robust = accuracy.robust_percent if attack else None
+        records.append({"model": name, "natural": accuracy.natural_percent, "robust": robust})
+    console.print(table)
+    settings = {"data": data_name, "images": len(test.images), "attack": str(attack), "seed": seed}
+    _write_json(json_file, {"rows": records, **settings, **_machine()})
+
+
+@app.command("bench")
+def bench_command(
+    model: Model,
+    others: Annotated[list[str] | None, typer.Argument(help="models to compare with it")] = None,
+    weights: Weights = None,
+    size: Annotated[int, typer.Option(help="height and width of the images")] = 32,
+    batch: Annotated[int, typer.Option(help="images at a time")] = 1,
+    warmup: Annotated[int, typer.Option(help="untimed passes")] = 50,
+    repeats: Annotated[int, typer.Option(help="timed passes")] = 200,
+    paper: Annotated[bool, typer.Option("--paper", help="the paper's protocol: batch 1, 5,000 + 10,000 passes")] = False,
+    threads: Annotated[int | None, typer.Option(help="CPU threads (default: PyTorch's own choice)")] = None,
+    seed: Seed = 0,
+    device: Device = "cpu",
+    json_file: Json = None,
+) -> None:
+    """Frames per second of models in eager PyTorch, taken in turns in one process."""
+    if threads is not None:
+        torch.set_num_threads(threads)
+    if paper:
+        batch, (warmup, repeats) = 1, benchmark.PAPER
+    if min(batch, size, repeats) < 1 or warmup < 0:
+        raise GdwsError(f"batch {batch}, size {size}, repeats {repeats}: expected at least 1 of each")
+    names = [model, *(others or [])]
+    networks = {
+        name: models.resolve(name, weights if index == 0 else None).to(_device(device)) for index, name in enumerate(names)
+    }
+    example = torch.rand(batch, 3, size, size, generator=torch.Generator().manual_seed(seed))
+    with shown(_Bar()):
+        timings = benchmark.bench(networks, example, warmup, repeats)
+    table = Table(title=f"batch {batch}, {torch.get_num_threads()} threads, {device}, median of {repeats}")
+    for heading in ("model", "FPS", "ms", "lower quartile ms", "speed-up"):
+        table.add_column(heading)
+    first = timings[model]
+    for name, timing in timings.items():
+        ratio = first.median / timing.median
+        milliseconds = f"{timing.median * 1e3:.3f}", f"{timing.quartile * 1e3:.3f}"
+        table.add_row(name, f"{timing.fps:.1f}", *milliseconds, f"{ratio:.2f}x")
+    console.print(table)
+    rows = [{"model": name, **asdict(timing), "fps": timing.fps} for name, timing in timings.items()]
+    _write_json(json_file, {"rows": rows, "warmup": warmup, "repeats": repeats, "device": device, **_machine()})
+
+
+class _Bar:
+    """Rich's progress bar as a gdws.progress display; nested loops stack."""
+
+    def __init__(self) -> None:
+        self.bars: list[tuple[Progress, TaskID]] = []
+
+    def start(self, label: str, total: int | None) -> None:
+        bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.completed}/{task.total}"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[note]}"),
+            console=errors,
+            transient=True,
+            disable=not errors.is_terminal or bool(self.bars),
+        )
+        bar.start()
+        self.bars.append((bar, bar.add_task(label, total=total, note="")))
+
+    def advance(self, note: str) -> None:
+        bar, task = self.bars[-1]
+        bar.update(task, advance=1, note=note)
+
+    def stop(self) -> None:
+        self.bars.pop()[0].stop()
+
+
+def _print_plan(made: Plan) -> None:
+    table = Table(title=f"{made.method}, {made.budget}")
+    for heading in ("convolution", "weight", "becomes", "MACs left", "predicted loss"):
+        table.add_column(heading)
+    for layer in made.layers:
+        replaced = layer.structure != "dense"
+        becomes = f"gdws, {sum(layer.g)} kernels" if replaced else f"dense: {layer.reason}"
+        table.add_row(
+            layer.name,
+            "x".join(map(str, layer.shape)),
+            becomes,
+            f"{layer.macs / layer.dense_macs:.2f}" if replaced else "",
+            f"{layer.loss:.3g}" if replaced else "",
+        )
+    console.print(table)
+    console.print(f"{made.macs:.3f} of the MACs and {made.parameters:.3f} of the weights that may be replaced are left")
+
+
+def _budget(given: dict[str, float | None]) -> Budget:
+    chosen = {kind: value for kind, value in given.items() if value is not None}
+    if len(chosen) > 1:
+        raise GdwsError(f"the budgets {', '.join(chosen)} were given together: expected one")
+    for kind, value in chosen.items():
+        return KINDS[kind](value)
+    return Macs(0.5)
+
+
+def _fraction(text: str) -> float:
+    try:
+        top, _, bottom = text.partition("/")
+        value = float(top) / float(bottom or 1)
+    except (ValueError, ZeroDivisionError):
+        raise GdwsError(f"--eps is {text!r}: expected a number or a fraction such as 8/255") from None
+    if not 0 <= value <= 1:
+        raise GdwsError(f"--eps is {text}: expected a radius from 0 to 1, in units of the image range")
+    return value
+
+
+def _device(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise GdwsError(f"device {name!r} cannot be used: {str(error).splitlines()[0]}") from None
+    return device
+
+
+def _refuse_overlap(network: torch.nn.Module, name: str, test: data.Dataset) -> None:
+    made = getattr(network, "gdws_plan", None)
+    if isinstance(made, Plan) and (shared := set(made.images) & set(image_hashes(test.images))):
+        raise GdwsError(
+            f"{name} was calibrated on {len(shared)} of these images: expected an evaluation on images that it has not seen"
+        )
+
+
+def _cache_folder() -> Path:
+    root = os.environ.get("XDG_CACHE_HOME")
+    return (Path(root) if root else Path.home() / ".cache") / "gdws"
+
+
+def _machine() -> dict[str, Any]:
+    return {"torch": str(torch.__version__), "threads": torch.get_num_threads()}
+
+
+def _write_json(path: Path | None, record: dict[str, Any]) -> None:
+    if path is not None:
+        write_atomically(path, json.dumps(record, indent=1))

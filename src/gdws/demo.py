@@ -1,0 +1,60 @@
+"""The demo: the embedded robust CNN, the paper's GDWS at two budgets and the calibrated method, side by side."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import nn
+
+from gdws import data
+from gdws.attacks import PGD
+from gdws.bench import bench
+from gdws.budgets import Macs
+from gdws.compress import apply, plan
+from gdws.cost import network_cost
+from gdws.evaluate import evaluate
+from gdws.models import embedded
+
+VARIANTS = (("paper", 0.75), ("paper", 0.5), ("calibrated", 0.5))
+CALIBRATION_IMAGES = 200
+
+
+@dataclass(frozen=True)
+class Row:
+    """One network of the demo's table. natural is on all 1,000 embedded test images, robust on the first ones."""
+
+    name: str
+    natural: float
+    robust: float
+    macs: int
+    parameters: int
+    size_mb: float
+    fps: float
+    fps_ratio: float
+
+
+def demo(images: int = 150, seed: int = 0) -> list[Row]:
+    """Compress, attack (PGD-20 on the first `images` test images) and time the embedded model."""
+    base = embedded()
+    test, calibration = data.load("demo", "test"), data.load("demo", "train").take(CALIBRATION_IMAGES)
+    models: dict[str, nn.Module] = {"base": base}
+    for method, fraction in VARIANTS:
+        made = plan(base, calibration, Macs(fraction), method, seed=seed)
+        models[f"{method} {fraction:g}"] = apply(base, made)
+    timings = bench(models, test.images[:1].float() / 255)
+    rows = []
+    for name, model in models.items():
+        cost = network_cost(model, test.images[:1].float() / 255)
+        rows.append(
+            Row(
+                name,
+                evaluate(model, test).natural_percent,
+                evaluate(model, test.take(images, batch_size=50), PGD(), seed).robust_percent,
+                cost.macs,
+                cost.parameters,
+                cost.size_mb,
+                timings[name].fps,
+                timings["base"].median / timings[name].median,
+            )
+        )
+    return rows
