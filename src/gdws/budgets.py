@@ -13,12 +13,18 @@ class Budget:
 
     value: float
 
+    def __post_init__(self) -> None:
+        self._check()
+
+    def _check(self) -> None:
+        raise GdwsError(f"{self}: expected one of Macs, Params, Beta and Drop")
+
     def __str__(self) -> str:
         return f"{type(self).__name__}({self.value:g})"
 
 
 class _Fraction(Budget):
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
         if not 0 < self.value <= 1:
             raise GdwsError(f"{self}: expected a fraction above 0 and at most 1")
 
@@ -34,7 +40,7 @@ class Params(_Fraction):
 class Beta(Budget):
     """The paper's budget: every layer's weighted *squared* error is at most this."""
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
         if not 0 <= self.value < float("inf"):
             raise GdwsError(f"{self}: expected a finite number >= 0 (it bounds the squared error)")
 
@@ -42,7 +48,7 @@ class Beta(Budget):
 class Drop(Budget):
     """The smallest network whose decisions differ from the original's on at most this many points of held-back images."""
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
         if not 0 < self.value < 100:
             raise GdwsError(f"{self}: expected points of agreement above 0 and below 100")
 

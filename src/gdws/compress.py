@@ -85,9 +85,9 @@ def plan(
     images, labels = (calibration.images, None) if isinstance(calibration, Statistics) else gather(calibration)
     device, dtype = placement(model)
     example = images[:1].to(device, dtype)
+    sites = survey(model, example, exclude=exclude, keep_first=keep_first, keep_1x1=keep_1x1)
     with evaluating(model), torch.no_grad():
         checked_logits(model, example, labels)
-    sites = survey(model, example, exclude=exclude, keep_first=keep_first, keep_1x1=keep_1x1)
     candidates = [site for site in sites if site.reason is None]
     statistics = calibration if isinstance(calibration, Statistics) else None
     batches = [(images, labels)] if labels is not None else [images]

@@ -109,7 +109,8 @@ def candidate_kernels(weight: Tensor, moment: Tensor, gradient: Tensor) -> Tenso
     blocks = weight.transpose(0, 1) @ root
     gram = blocks.mT @ (gradient @ blocks)
     kernels = torch.linalg.eigh(gram).eigenvectors.flip(2).mT @ inverse_root
-    return kernels / kernels.norm(dim=2, keepdim=True)
+    unit: Tensor = kernels / kernels.norm(dim=2, keepdim=True)
+    return unit
 
 
 def descend(weight: Tensor, moment: Tensor, gradient: Tensor, channels: Tensor, kernels: Tensor, sweeps: int = 2) -> Tensor:
@@ -148,7 +149,8 @@ def descend(weight: Tensor, moment: Tensor, gradient: Tensor, channels: Tensor, 
             if sweep == sweeps - 1:
                 better.append(rows)
     found = torch.cat(better) if better else kernels
-    return found / found.norm(dim=1, keepdim=True)
+    unit: Tensor = found / found.norm(dim=1, keepdim=True)
+    return unit
 
 
 def mix(weight: Tensor, moment: Tensor, channels: Tensor, kernels: Tensor) -> Tensor:

@@ -66,7 +66,7 @@ def refit(model: nn.Module, layers: dict[str, GDWSConv2d], images: Tensor, attac
 
 
 def refit_pointwise(layer: GDWSConv2d, x: Tensor, y: Tensor) -> None:
-    """Solve for a layer's pointwise weights; x (2N, C, H, W) its input on clean, then attacked images, y what it should give."""
+    """Solve for a layer's pointwise weights; x (2N, C, H, W) its input on clean, then attacked images, y the outputs wanted."""
     kernels = layer.pointwise.shape[1]
     if kernels == 0:
         return

@@ -114,8 +114,12 @@ def load_weights(model: nn.Module, tensors: dict[str, Tensor], source: str) -> N
             )
         if tensors[name].is_floating_point() and not bool(tensors[name].isfinite().all()):
             raise GdwsError(f"{source} holds NaN or infinite values in {name}: expected finite weights")
-    for name, parameter in model.named_parameters():
-        parameter.data = parameter.data.to(tensors[name].dtype)
+    floats = [value.dtype for value in tensors.values() if value.is_floating_point()]
+    if floats:
+        model.to(floats[0])  # buffers that are not in the file follow the others
+    for name, value in (*model.named_parameters(), *model.named_buffers()):
+        if value.is_floating_point() and name in tensors:
+            value.data = value.data.to(tensors[name].dtype)
     model.load_state_dict(tensors)
 
 

@@ -44,8 +44,9 @@ class PreActBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         activated = F.relu(self.bn1(x))
-        skipped: Tensor = x if self.shortcut is None else self.shortcut(activated)
-        return skipped + self.conv2(F.relu(self.bn2(self.conv1(activated))))
+        skipped = x if self.shortcut is None else self.shortcut(activated)
+        residual: Tensor = self.conv2(F.relu(self.bn2(self.conv1(activated))))
+        return skipped + residual
 
 
 class PreActResNet(nn.Module):
