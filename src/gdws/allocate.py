@@ -1,11 +1,42 @@
+"""Share a budget out among layers, exactly: the multiple-choice knapsack problem.
+
+Layer i has options k with cost c_ik >= 0 and loss l_ik >= 0. Take one option k_i of every layer so as to
+
+    minimise  sum_i l_{i,k_i}   subject to   sum_i c_{i,k_i} <= B.
+
+For GDWS layers alone (a layer loses the sum of its left-out gains, all its kernels cost the same) the curves
+l(c) are convex, and taking kernels in the order of gain per cost is optimal at every budget that it exhausts,
+for it then solves the relaxation below. This solver covers the rest: budget left over as the next kernel does
+not fit, and the option to stay dense (loss 0 at a cost off the curve), which makes curves non-convex.
+
+* Dominance. Let a and b be choices for the same layers (one or more), a with no more cost and no more loss.
+  In any solution with b, a may replace b: it stays within B and neither loss nor cost rises. Drop b.
+* Reduced costs. Let lambda >= 0, v_ik = l_ik + lambda c_ik, r_ik = v_ik - min v_i >= 0. Within the budget,
+  loss >= sum_i v_{i,k_i} - lambda B = L + sum_i r_{i,k_i} with L = sum_i min v_i - lambda B. So an option
+  with r_ik > T - L is in no solution of loss <= T: drop it.
+* Floors. Layers R with room x for their cost lose at least F_R(x), their linear relaxation: the lower convex
+  hulls of their curves, with segments taken steepest first. (F_R(x) is also the greatest L for R and x, with
+  lambda the slope of the segment where x ends.) If l + F_R(B - c) > T for the layers R that a partial choice
+  of cost c and loss l leaves open, it is in no solution of loss <= T: drop it.
+* Search to a target T. Lists of partial choices grow layer by layer under these rules. Of a solution of loss
+  <= T, bounds never drop a part, and where dominance does, the replacement is part of a solution of loss <= T
+  again, no worse and no dearer. By induction over the layers, the lists hold an optimum of least cost if its
+  loss is <= T; otherwise T is a lower bound. Each half of the layers has its own list, with floors over all
+  layers that a partial choice leaves open, and the two are joined at the end.
+* Branch and bound. A node has some options of each layer. That of least bound is searched to a T one step up,
+  at most the best loss known. If lists get too long, the layer where the relaxation ends within a segment has
+  its options split between two nodes: every solution is in one. When all bounds exceed the best loss known,
+  that is optimal. Small steps make this fast: lists grow steeply with T - F, most optima are very near F.
+* Rounding. Sums are compared with B to a relative 1e-12, losses this close count as equal (lower cost wins),
+  and the rules drop only what breaks them by more than the rounding of what is compared.
+"""
+
 from __future__ import annotations
 
 import heapq
 import itertools
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,227 +44,156 @@ from numpy.typing import NDArray
 from gdws.errors import GdwsError
 
 Floats = NDArray[np.float64]
-Ints = NDArray[np.intp]
+Solution = tuple[float, float, list[int]]  # loss, cost, option of each layer
 
 _TIE = 1e-12
-_STATES = 400_000
-STATS = {}
+_LONGEST = 400_000  # candidates in one extension of a list; splitting nodes is faster than longer lists
 
 
 def allocate(options: Sequence[tuple[Floats, Floats]], budget: float) -> list[int]:
-    STATS.update(pops=0, branch=0, grow=0, maxstates=0, nodes=0)
-    layers = [_checked(number, *option) for number, option in enumerate(options)]
-    limit = budget * (1 + _TIE)
-    least = math.fsum(layer.cost[0] for layer in layers)
+    """The option of each layer, by index: least sum of losses with sum of costs <= budget, then least cost.
+
+    options holds (costs, losses) of each layer. The module's docstring proves that the answer is exact.
+
+    >>> allocate([(np.array([0, 2, 3]), np.array([9, 4, 0])), (np.array([1, 2]), np.array([5, 2]))], 4)
+    [2, 0]
+    """
+    layers = [_layer(number, *arrays) for number, arrays in enumerate(options)]
+    limit, least = budget * (1 + _TIE), math.fsum(layer[0, 0] for layer in layers)
     if not least <= limit:
-        raise GdwsError(f"the budget is {budget}: expected at least {least}, the sum of the cheapest options")
+        raise GdwsError(f"the budget is {budget}: expected at least {least}, the cheapest options' cost")
     if not layers:
         return []
-    # Costs that no budget can pay for go first: they would only stretch the hulls.
-    layers = [layer.where(layer.cost - layer.cost[0] <= limit - least + _TIE * limit) for layer in layers]
-
-    def consider(positions, within):
-        nonlocal best
-        loss = math.fsum(layer.loss[i] for layer, i in zip(within, positions, strict=True))
-        cost = math.fsum(layer.cost[i] for layer, i in zip(within, positions, strict=True))
-        if loss < best[0] * (1 - _TIE) or (loss <= best[0] * (1 + _TIE) and cost < best[1]):
-            best = loss, cost, [int(layer.index[i]) for layer, i in zip(within, positions, strict=True)]
-        return loss
-
-    best = (math.inf, math.inf, [])
-    ticks = itertools.count()
-    heap = []
-
-    def push(node, at_least, step, states):
-        STATS["nodes"] += 1
-        consider(node.greedy(), node.layers)
-        if node.split is not None:
-            heapq.heappush(heap, (max(node.bound, at_least), next(ticks), node, step, states))
-
-    root = _Node(layers, limit)
-    push(root, 0.0, 0, _STATES)
-    if heap:
-        b, t, n, s, st = heap[0]
-        heap[0] = (b, t, n, (best[0] - b) / 65536, st)
-    while heap and heap[0][0] <= best[0] * (1 + _TIE):
-        bound, _, node, step, states = heapq.heappop(heap)
-        STATS["pops"] += 1
+    node, ticks = _Node(layers, limit), itertools.count()
+    best = node.greedy
+    queue = [(node.bound, next(ticks), node, (best[0] - node.bound) / 65536)]
+    while queue and queue[0][0] <= best[0] * (1 + _TIE):
+        bound, _, node, step = heapq.heappop(queue)
         target = min(bound + step, best[0])
-        final = target == best[0]
-        kept = node.within(target)
-        try:
-            found = _search(_Node(kept, limit), target, states)
-        except OverflowError:
-            children = [_Node(c, limit) for c in node.children(node.within(best[0]), limit)]
-            if node.wide():
-                STATS["branch"] += 1
-                for child in children:
-                    push(child, bound, step, states)
-            else:
-                STATS["grow"] += 1
-                heapq.heappush(heap, (bound, next(ticks), node, step / 4, 2 * states))
-            continue
-        if found is not None and consider(found, kept) <= target * (1 + _TIE):
-            continue
-        if not final:
-            heapq.heappush(heap, (target, next(ticks), node, 4 * step, states))
+        found = _search(_Node(node.within(target), limit), target)
+        if found is None:
+            for child in node.split(best[0]):
+                best = _better(best, child.greedy)
+                heapq.heappush(queue, (max(bound, child.bound), next(ticks), child, step / 4))
+        elif target < best[0] and found[0] > target * (1 + _TIE):
+            heapq.heappush(queue, (target, next(ticks), node, 4 * step))
+        best = _better(best, found or best)
     return best[2]
 
 
-@dataclass(frozen=True, eq=False)
-class _Layer:
-    cost: Floats
-    loss: Floats
-    index: Ints
-
-    def where(self, keep: NDArray[np.bool_]) -> _Layer:
-        return self if keep.all() else _Layer(self.cost[keep], self.loss[keep], self.index[keep])
-
-    @cached_property
-    def hull(self) -> Ints:
-        cost, loss = self.cost.tolist(), self.loss.tolist()
-        hull: list[int] = []
-        for i, (c, l) in enumerate(zip(cost, loss, strict=True)):
-            while len(hull) > 1:
-                p, q = hull[-2], hull[-1]
-                if (loss[p] - loss[q]) * (c - cost[q]) > (loss[q] - l) * (cost[q] - cost[p]):
-                    break
-                hull.pop()
-            hull.append(i)
-        return np.array(hull)
+def _layer(number: int, costs: Floats, losses: Floats) -> Floats:
+    """The options that no other dominates, as rows cost (rising), loss (falling) and index."""
+    if np.ndim(costs) != 1 or np.shape(costs) != np.shape(losses) or not np.size(costs):
+        shapes = f"costs of shape {np.shape(costs)} and losses of shape {np.shape(losses)}"
+        raise GdwsError(f"layer {number} has {shapes}: expected one of each for every option, at least 1")
+    layer = np.array([costs, losses, np.arange(len(costs))], np.float64)
+    if not (np.isfinite(layer) & (layer >= 0)).all():
+        cost, loss, _ = layer[:, ~(np.isfinite(layer) & (layer >= 0)).all(0)][:, 0]
+        raise GdwsError(f"layer {number} has cost {cost} with loss {loss}: expected finite numbers >= 0")
+    return layer[:, _undominated(layer[0], layer[1])]
 
 
-def _undominated(cost, loss):
+def _undominated(cost: Floats, loss: Floats) -> NDArray[np.intp]:
     order = np.lexsort((loss, cost))
-    falling = loss[order]
-    keep = np.ones(len(order), bool)
-    keep[1:] = falling[1:] < np.minimum.accumulate(falling)[:-1]
-    return order[keep]
+    return order[np.diff(np.minimum.accumulate(loss[order]), prepend=math.inf) < 0]
 
 
-def _checked(number, costs, losses):
-    cost, loss = np.asarray(costs, np.float64), np.asarray(losses, np.float64)
-    if cost.ndim != 1 or cost.shape != loss.shape or not len(cost):
-        raise GdwsError(f"layer {number} has costs {cost.shape} and losses {loss.shape}: expected (n,) and (n,) with n >= 1")
-    for name, values in (("costs", cost), ("losses", loss)):
-        bad = ~(np.isfinite(values) & (values >= 0))
-        if bad.any():
-            raise GdwsError(f"layer {number} has {values[bad][0]} among its {name}: expected finite numbers >= 0")
-    index = _undominated(cost, loss)
-    return _Layer(cost[index], loss[index], index)
+def _better(one: Solution, other: Solution) -> Solution:
+    tied = abs(one[0] - other[0]) <= _TIE * one[0]
+    return min(one, other, key=lambda solution: solution[1 if tied else 0])
+
+
+def _hull(layer: Floats) -> NDArray[np.intp]:
+    """Positions of the vertices of the lower convex hull."""
+    (cost, loss, _), hull = layer.tolist(), [0]
+    for i in range(1, len(cost)):
+        while len(hull) > 1:
+            p, q = hull[-2:]
+            if (loss[p] - loss[q]) * (cost[i] - cost[q]) > (loss[q] - loss[i]) * (cost[q] - cost[p]):
+                break
+            hull.pop()
+        hull.append(i)
+    return np.array(hull)
 
 
 class _Node:
-    def __init__(self, layers, limit):
-        self.layers, self.limit = layers, limit
-        rise = [np.diff(layer.cost[layer.hull]) for layer in layers]
-        fall = [-np.diff(layer.loss[layer.hull]) for layer in layers]
-        slope = np.concatenate([np.minimum.accumulate(f / r) for f, r in zip(fall, rise, strict=True)])
-        order = np.argsort(-slope, kind="stable")
-        self.which = np.repeat(np.arange(len(layers)), [len(r) for r in rise])[order]
-        self.rise, self.fall = np.concatenate(rise)[order], np.concatenate(fall)[order]
-        self.first = np.array([layer.cost[0] for layer in layers])
-        self.last = np.array([layer.loss[-1] for layer in layers])
-        self.slack = 4 * _TIE + 16 * np.finfo(float).eps * len(order)
-        spent = self.first.sum() + np.cumsum(self.rise)
-        self.taken = int(np.searchsorted(spent, limit, side="right"))
-        self.split = None
-        self.slope = 0.0
-        if self.taken < len(order):
-            self.slope = float(slope[order[self.taken]])
-            layer = int(self.which[self.taken])
-            self.split = layer
-            self.at = limit - (spent[self.taken] - self.rise[self.taken])
-        self.bound = float(self.floor(np.ones(len(layers), bool))(np.array([limit]))[0]) * (1 - self.slack)
+    """A problem with some of the options, and its relaxation: hull segments of all layers, steepest first."""
 
-    def floor(self, rest):
-        part = rest[self.which]
-        x = np.append(np.cumsum(self.rise[part][::-1])[::-1] * -1, 0.0)
-        x = -(self.first[rest].sum() + np.append(0.0, np.cumsum(self.rise[part])))[::-1]
-        y = self.last[rest].sum() + np.append(0.0, np.cumsum(self.fall[part][::-1]))
-        extra = self.slack * self.limit
-        return lambda room: np.interp(-(room + extra), x, y, right=math.inf)
+    def __init__(self, layers: list[Floats], limit: float) -> None:
+        self.layers, self.limit, hulls = layers, limit, [_hull(layer) for layer in layers]
+        steps = [np.diff(layer[:2, hull]) * [[1], [-1]] for layer, hull in zip(layers, hulls, strict=True)]
+        # A layer's slopes fall but for rounding; the minimum keeps its segments in order.
+        slopes = np.concatenate([np.minimum.accumulate(loss / cost) for cost, loss in steps])
+        order = np.argsort(-slopes, kind="stable")
+        self.owner = np.repeat(np.arange(len(layers)), [step.shape[1] for step in steps])[order]
+        self.steps = np.hstack(steps)[:, order]
+        self.ends = np.array([(layer[0, 0], layer[1, -1]) for layer in layers]).T
+        # Sums of n terms >= 0 are good to n eps; rounded segments and hulls add a few times that.
+        self.slack = 4 * _TIE + 16 * float(np.finfo(float).eps) * len(order)
+        spent = self.ends[0].sum() + np.cumsum(self.steps[0])
+        taken = int(np.searchsorted(spent, limit * (1 - self.slack), "right"))
+        counts = np.bincount(self.owner[:taken], minlength=len(layers))
+        at = [int(hull[count]) for hull, count in zip(hulls, counts, strict=True)]
+        self.greedy, self.bound = self.solution(at), math.inf
+        if taken < len(order):  # otherwise the least losses fit, and there is nothing to search for
+            self.bound = float(self.floor(np.full(len(layers), True))(limit)) * (1 - self.slack)
+            self.slope, self.broken = float(slopes[order[taken]]), int(self.owner[taken])
+            cost, p, q = layers[self.broken][0], *hulls[self.broken][counts[self.broken] :][:2]
+            self.cut = np.clip(cost[p] + limit - spent[taken] + self.steps[0, taken], cost[p], cost[q - 1])
 
-    def wide(self):
-        count = np.bincount(self.which[: self.taken], minlength=len(self.layers))
-        h = self.layers[self.split].hull
-        return h[count[self.split] + 1] - h[count[self.split]] > 1
+    def floor(self, rest: NDArray[np.bool_]) -> Callable[[Floats | float], Floats]:
+        """F_R of the layers R in a mask, a function of the room for their cost: inf where nothing fits."""
+        (cost, loss), (least_cost, least_loss) = self.steps[:, rest[self.owner]], self.ends[:, rest].sum(1)
+        cost = least_cost + np.append(0.0, np.cumsum(cost))
+        # Summed from the least loss up, so that rounding is relative to the value, not to the greatest loss.
+        loss = least_loss + np.append(0.0, np.cumsum(loss[::-1]))
+        return lambda room: np.interp(-(room + self.slack * self.limit), -cost[::-1], loss, right=math.inf)
 
-    def greedy(self):
-        count = np.bincount(self.which[: self.taken], minlength=len(self.layers))
-        at = [int(layer.hull[n]) for layer, n in zip(self.layers, count, strict=True)]
-        while True:
-            left = self.limit - math.fsum(layer.cost[i] for layer, i in zip(self.layers, at, strict=True))
-            reach = [
-                max(i, int(np.searchsorted(layer.cost, layer.cost[i] + left, side="right")) - 1)
-                for layer, i in zip(self.layers, at, strict=True)
-            ]
-            gain = [layer.loss[i] - layer.loss[j] for layer, i, j in zip(self.layers, at, reach, strict=True)]
-            most = int(np.argmax(gain))
-            if gain[most] <= 0:
-                return at
-            at[most] = reach[most]
+    def solution(self, at: list[int]) -> Solution:
+        cost, loss, index = np.array([layer[:, i] for layer, i in zip(self.layers, at, strict=True)]).T
+        return math.fsum(loss), math.fsum(cost), index.astype(int).tolist()
 
-    def within(self, target):
-        value = [layer.loss + self.slope * layer.cost for layer in self.layers]
-        least = [v.min() for v in value]
-        total = math.fsum(least) - self.slope * self.limit
-        gap = target - total + self.slack * (target + self.slope * self.limit)
-        return [layer.where(v - v0 <= gap) for layer, v, v0 in zip(self.layers, value, least, strict=True)]
+    def within(self, target: float) -> list[Floats]:
+        """The layers without the options whose reduced cost rules out a loss <= target."""
+        values, price = [loss + self.slope * cost for cost, loss, _ in self.layers], self.slope * self.limit
+        gap = target - (math.fsum(v.min() for v in values) - price) + self.slack * (target + price)
+        return [layer[:, v - v.min() <= max(gap, 0)] for layer, v in zip(self.layers, values, strict=True)]
 
-    def children(self, layers, limit):
-        i = self.split
-        count = np.bincount(self.which[: self.taken], minlength=len(self.layers))
-        full = self.layers[i]
-        cut = full.cost[full.hull[count[i]]] + self.at
-        out = []
-        for keep in (layers[i].cost <= cut, layers[i].cost > cut):
-            if keep.any():
-                child = [*layers[:i], layers[i].where(keep), *layers[i + 1 :]]
-                if math.fsum(l.cost[0] for l in child) <= limit:
-                    out.append(child)
-        return out
+    def split(self, target: float) -> list[_Node]:
+        """Nodes that together have all solutions of loss <= target."""
+        layers, i = self.within(target), self.broken
+        sides = [layers[i][:, layers[i][0] <= self.cut], layers[i][:, layers[i][0] > self.cut]]
+        parts = [[*layers[:i], side, *layers[i + 1 :]] for side in sides if side.size]
+        return [_Node(part, self.limit) for part in parts if math.fsum(x[0, 0] for x in part) <= self.limit]
 
 
-def _search(node, target, states):
-    layers, limit = node.layers, node.limit
-    ceiling = target * (1 + node.slack)
-    unit = [np.diff(layer.cost).min() if len(layer.cost) > 1 else math.inf for layer in layers]
-    order = np.argsort(unit)[::-1]
-    weight = np.cumsum([math.log(len(layers[i].cost)) for i in order])
-    middle = int(np.searchsorted(weight, weight[-1] / 2))
-    halves = []
+def _search(node: _Node, target: float) -> Solution | None:
+    """The optimum if its loss is <= target, else a solution or one of loss inf; None: a list got too long."""
+    # Layers of one unit cost go together, as sums of their costs coincide.
+    order = np.argsort([-np.diff(cost).min(initial=math.inf) for cost, _, _ in node.layers], kind="stable")
+    work = np.cumsum([math.log(node.layers[i].shape[1]) for i in order])
+    middle, lists = int(np.searchsorted(work, work[-1] / 2)), []
     for half in (order[:middle], order[middle:]):
-        cost = loss = np.zeros(1)
-        rest = np.ones(len(layers), bool)
-        trail = []
+        cost, loss, rest, trail = np.zeros(1), np.zeros(1), np.full(len(order), True), []
         for i in half:
-            rest[i] = False
-            layer = layers[i]
-            if len(cost) * len(layer.cost) > states:
-                raise OverflowError
-            c = (cost[:, None] + layer.cost).ravel()
-            l = (loss[:, None] + layer.loss).ravel()
-            keep = np.flatnonzero(l + node.floor(rest)(limit - c) <= ceiling)
-            keep = keep[_undominated(c[keep], l[keep])]
-            cost, loss = c[keep], l[keep]
-            trail.append((i, *np.divmod(keep, len(layer.cost))))
-            STATS["maxstates"] = max(STATS["maxstates"], len(keep))
-            if not len(keep):
+            layer, rest[i] = node.layers[i], False
+            if len(cost) * layer.shape[1] > _LONGEST:
                 return None
-        halves.append((cost, loss, trail))
-    (cost, loss, _), (cost2, loss2, _) = halves
-    fit = np.searchsorted(cost2, limit - cost, side="right") - 1
-    total = np.where(fit >= 0, loss + loss2[np.maximum(fit, 0)], math.inf)
-    if not np.isfinite(total.min()):
-        return None
-    ties = total.min() * (1 + _TIE)
-    fit2 = len(loss2) - np.searchsorted(loss2[::-1], ties - loss, side="right")
-    fit2 = np.where(total <= ties, np.minimum(fit2, fit), 0)
-    a = int(np.argmin(np.where(total <= ties, cost + cost2[fit2], math.inf)))
-    at = [0] * len(layers)
-    for (_, _, trail), state in zip(halves, (a, int(fit2[a])), strict=True):
-        for i, parent, option in reversed(trail):
-            at[i] = int(option[state])
-            state = parent[state]
-    return at
+            cost, loss = np.add.outer(cost, layer[0]).ravel(), np.add.outer(loss, layer[1]).ravel()
+            keep = np.flatnonzero(loss + node.floor(rest)(node.limit - cost) <= target * (1 + node.slack))
+            keep = keep[_undominated(cost[keep], loss[keep])]
+            cost, loss = cost[keep], loss[keep]
+            trail.append((i, *np.divmod(keep, layer.shape[1])))
+        lists.append((cost, loss, trail))
+    (cost, loss, _), (cost2, loss2, _) = lists
+    # The dearest partner that fits loses least; -1 is none. Of those that tie, the cheapest; the end is none.
+    fit = np.searchsorted(cost2, node.limit - cost, "right") - 1
+    least = (loss + np.append(loss2, math.inf)[fit]).min(initial=math.inf)
+    if least == math.inf:
+        return math.inf, math.inf, []
+    fit = np.searchsorted(-loss2, loss - least * (1 + _TIE))
+    first, at = int(np.argmin(cost + np.append(cost2, math.inf)[fit])), [0] * len(order)
+    for state, (_, _, trail) in zip((first, fit[first]), lists, strict=True):
+        for i, parents, chosen in reversed(trail):
+            at[i], state = chosen[state], parents[state]
+    return node.solution(at)
