@@ -23,7 +23,7 @@ import gdws
 from gdws import curvature, data, decompose, models, statistics
 from gdws.attacks import PGD
 from gdws.evaluate import evaluate
-from gdws.observe import Use
+from gdws.observe import Use, random_signs
 
 BUDGETS = (0.60, 0.45, 0.30, 0.20)
 
@@ -67,9 +67,9 @@ COLUMNS = {
     "calibrated": nothing,
     "no refit": lambda: mock.patch("gdws.compress.refit"),
     "refit without attack term": lambda: mock.patch("gdws.refit.ATTACK_WEIGHT", 0.0),
-    "no descent": lambda: mock.patch("gdws.curvature.descend", lambda w, s, f, channels, kernels: kernels),
     "no elimination": lambda: mock.patch("gdws.curvature.curve", channel_curve),
     "all pixels alike": lambda: mock.patch("gdws.statistics._moments", unweighted_moments),
+    "equation (8)'s gradients": lambda: mock.patch("gdws.statistics.sampled_class", random_signs),
 }
 
 

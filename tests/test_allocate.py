@@ -3,6 +3,7 @@
 import itertools
 import math
 import time
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -59,20 +60,23 @@ def totals(options, choice):
 
 
 def brute_force(options, budget):
-    """(loss, cost) of the best solution, or None."""
-    every = [totals(options, choice) for choice in itertools.product(*(range(len(costs)) for costs, _ in options))]
-    affordable = [(loss, cost) for loss, cost in every if cost <= budget * (1 + 1e-12)]
-    if not affordable:
-        return None
-    least = min(affordable)[0]
-    return least, min(cost for loss, cost in affordable if loss <= least * (1 + 1e-12))
+    """(loss, cost) of the best solution, or None: least cost among those of least loss, in exact arithmetic."""
+    exact = [[int(Fraction(loss) * 2**1074) for loss in losses] for _, losses in options]
+    best = None
+    for choice in itertools.product(*(range(len(costs)) for costs, _ in options)):
+        loss, cost = totals(options, choice)
+        rank = sum(losses[k] for losses, k in zip(exact, choice, strict=True)), cost
+        if cost <= budget * (1 + 1e-12) and (best is None or rank < best[0]):
+            best = rank, (loss, cost)
+    return best and best[1]
 
 
 def check(options, budget, longest):
     expected = brute_force(options, budget)
     with pytest.MonkeyPatch.context() as patch:
-        # Small instances never have long lists: with a low limit they go through the splitting of nodes.
-        patch.setattr(module, "_LONGEST", longest)
+        # Small instances never have long lists: with low limits they go through longer lists and the splitting of nodes.
+        patch.setattr(module, "_SHORT", longest)
+        patch.setattr(module, "_LONG", 20 * longest)
         if expected is None:
             with pytest.raises(GdwsError, match="budget"):
                 allocate(options, budget)
@@ -82,7 +86,8 @@ def check(options, budget, longest):
     assert all(isinstance(k, int) for k in choice)
     assert cost <= budget * (1 + 2e-12)
     assert loss == pytest.approx(expected[0], rel=1e-11, abs=0)
-    assert cost == pytest.approx(expected[1], rel=1e-11, abs=0)
+    # Cheaper it may be, where losses differ by less than their rounding.
+    assert cost <= expected[1] * (1 + 1e-11)
 
 
 LONGEST = st.sampled_from([1, 4, 12, 400_000])
@@ -155,7 +160,7 @@ def test_a_network_is_solved_exactly_and_fast(layers, share):
 @pytest.mark.parametrize("longest", [2000, 400_000])
 @pytest.mark.parametrize("units", [(73.0, 34.0, 17.0, 8.0), (64.0, 31.0), (40.0,)])
 def test_equals_a_table_over_all_costs(units, longest, monkeypatch):
-    monkeypatch.setattr(module, "_LONGEST", longest)
+    monkeypatch.setattr(module, "_SHORT", longest)
     options = layers_like_a_network(len(units), 9, 270, units)
     most = int(sum(costs[-1] for costs, _ in options))
     table = np.zeros(most + 1)  # least loss of the layers so far, for every whole budget
@@ -228,13 +233,13 @@ def test_sums_that_round_above_the_budget_are_within_it():
 @pytest.mark.parametrize(
     ("costs", "losses", "message"),
     [
-        ([1.0, math.nan], [1.0, 0.0], "layer 1 has cost nan with loss 0.0"),
-        ([1.0, 2.0], [math.inf, 0.0], "layer 1 has cost 1.0 with loss inf"),
-        ([1.0, 2.0], [1.0, -3.0], "layer 1 has cost 2.0 with loss -3.0"),
-        ([-1.0, 2.0], [1.0, 0.0], "layer 1 has cost -1.0 with loss 1.0"),
-        ([1.0], [1.0, 0.0], r"layer 1 has costs of shape \(1,\) and losses of shape \(2,\)"),
-        ([], [], r"layer 1 has costs of shape \(0,\)"),
-        ([[1.0]], [[1.0]], r"layer 1 has costs of shape \(1, 1\)"),
+        ([1.0, math.nan], [1.0, 0.0], "layer 1 has an option of cost nan and loss 0.0"),
+        ([1.0, 2.0], [math.inf, 0.0], "layer 1 has an option of cost 1.0 and loss inf"),
+        ([1.0, 2.0], [1.0, -3.0], "layer 1 has an option of cost 2.0 and loss -3.0"),
+        ([-1.0, 2.0], [1.0, 0.0], "layer 1 has an option of cost -1.0 and loss 1.0"),
+        ([1.0], [1.0, 0.0], r"layer 1 has \(1,\) costs and \(2,\) losses"),
+        ([], [], r"layer 1 has \(0,\) costs"),
+        ([[1.0]], [[1.0]], r"layer 1 has \(1, 1\) costs"),
     ],
 )
 def test_bad_options_are_named(costs, losses, message):

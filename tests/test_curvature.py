@@ -70,18 +70,14 @@ def test_a_curve_tells_the_loss_after_refitting_what_is_kept(problem, share):
 
 @settings(max_examples=40, deadline=None)
 @given(problems(), st.integers(1, 20))
-def test_mix_is_least_squares_and_descent_never_loses(problem, kept):
+def test_mix_is_least_squares(problem, kept):
     weight, moment, gradient = problem
     curve = curvature.curve(weight, moment, gradient)
     kept = min(kept, weight.shape[1] * weight.shape[2] - 1)
     channels, kernels = curve.leading(curve.distribution(kept))
-    before, mix = best_loss(weight, moment, gradient, channels, kernels)
-    total = curvature.loss(weight, torch.zeros_like(weight), moment, gradient)
+    _, mix = best_loss(weight, moment, gradient, channels, kernels)
     found = curvature.mix(weight, moment, channels, kernels)
     assert torch.allclose(found, mix, rtol=1e-3, atol=1e-5 * float(mix.abs().max()))
-    better = curvature.descend(weight, moment, gradient, channels, kernels)
-    after, _ = best_loss(weight, moment, gradient, channels, better)
-    assert after <= before * (1 + 1e-3) + 1e-5 * total
 
 
 def test_elimination_beats_choosing_channels_by_themselves():

@@ -4,31 +4,31 @@ Layer i has options k with cost c_ik >= 0 and loss l_ik >= 0. Take one option k_
 
     minimise  sum_i l_{i,k_i}   subject to   sum_i c_{i,k_i} <= B.
 
-For GDWS layers alone (a layer loses the sum of its left-out gains, all its kernels cost the same) the curves
-l(c) are convex, and taking kernels in the order of gain per cost is optimal at every budget that it exhausts,
-for it then solves the relaxation below. This solver covers the rest: budget left over as the next kernel does
-not fit, and the option to stay dense (loss 0 at a cost off the curve), which makes curves non-convex.
+For GDWS layers alone (a layer loses the sum of its left-out gains, all its kernels cost the same) the curves l(c) are
+convex, and taking kernels in the order of gain per cost is optimal at every budget that it exhausts, for it then
+solves the relaxation below. This solver covers the rest: budget left over as the next kernel does not fit, and the
+option to stay dense (loss 0 at a cost off the curve), which makes curves non-convex.
 
-* Dominance. Let a and b be choices for the same layers (one or more), a with no more cost and no more loss.
-  In any solution with b, a may replace b: it stays within B and neither loss nor cost rises. Drop b.
-* Reduced costs. Let lambda >= 0, v_ik = l_ik + lambda c_ik, r_ik = v_ik - min v_i >= 0. Within the budget,
-  loss >= sum_i v_{i,k_i} - lambda B = L + sum_i r_{i,k_i} with L = sum_i min v_i - lambda B. So an option
-  with r_ik > T - L is in no solution of loss <= T: drop it.
-* Floors. Layers R with room x for their cost lose at least F_R(x), their linear relaxation: the lower convex
-  hulls of their curves, with segments taken steepest first. (F_R(x) is also the greatest L for R and x, with
-  lambda the slope of the segment where x ends.) If l + F_R(B - c) > T for the layers R that a partial choice
-  of cost c and loss l leaves open, it is in no solution of loss <= T: drop it.
-* Search to a target T. Lists of partial choices grow layer by layer under these rules. Of a solution of loss
-  <= T, bounds never drop a part, and where dominance does, the replacement is part of a solution of loss <= T
-  again, no worse and no dearer. By induction over the layers, the lists hold an optimum of least cost if its
-  loss is <= T; otherwise T is a lower bound. Each half of the layers has its own list, with floors over all
-  layers that a partial choice leaves open, and the two are joined at the end.
-* Branch and bound. A node has some options of each layer. That of least bound is searched to a T one step up,
-  at most the best loss known. If lists get too long, the layer where the relaxation ends within a segment has
-  its options split between two nodes: every solution is in one. When all bounds exceed the best loss known,
-  that is optimal. Small steps make this fast: lists grow steeply with T - F, most optima are very near F.
-* Rounding. Sums are compared with B to a relative 1e-12, losses this close count as equal (lower cost wins),
-  and the rules drop only what breaks them by more than the rounding of what is compared.
+* Dominance. Let a and b be choices for the same layers (one or more), a with no more cost and no more loss. In any
+  solution with b, a may replace b: it stays within B and neither loss nor cost rises. So b can be dropped.
+* Reduced costs. Let lambda >= 0, v_ik = l_ik + lambda c_ik and r_ik = v_ik - min v_i >= 0. Within the budget, loss >=
+  sum_i v_{i,k_i} - lambda B = L + sum_i r_{i,k_i} with L = sum_i min v_i - lambda B. So an option with r_ik > T - L
+  is in no solution of loss <= T and can be dropped.
+* Floors. Layers R with room x for their cost lose at least F_R(x), their linear relaxation: the lower convex hulls of
+  their curves, with segments taken steepest first. (F_R(x) is also the greatest L for R and x, with lambda the slope
+  of the segment where x ends.) If l + F_R(B - c) > T for the layers R that a partial choice of cost c and loss l
+  leaves open, it is in no solution of loss <= T and can be dropped.
+* Search to a target T. Lists of partial choices grow layer by layer under these rules. Of a solution of loss <= T,
+  bounds never drop a part, and where dominance does, the replacement is part of a solution of loss <= T again, no
+  worse and no dearer. By induction over the layers, the lists hold an optimum of least cost if its loss is <= T;
+  otherwise T is a lower bound. Each half of the layers has its own list, with floors over all layers that a partial
+  choice leaves open, and the two are joined at the end.
+* Branch and bound. A node has some options of each layer. The node of least bound is searched to a T one step above
+  it, but not above the best loss known. If lists get too long, the layer where the relaxation ends within a segment
+  has its options split between two nodes: every solution is in one. When all bounds exceed the best loss known, that
+  is optimal. Small steps make this fast: lists grow steeply with T - F, and most optima are very near F.
+* Rounding. Sums are compared with B to a relative 1e-12. Losses this close may count as equal, and the lower cost
+  then wins. The rules drop only what breaks them by more than the rounding of what is compared.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Floats = NDArray[np.float64]
 Solution = tuple[float, float, list[int]]  # loss, cost, option of each layer
 
 _TIE = 1e-12
-_LONGEST = 400_000  # candidates in one extension of a list; splitting nodes is faster than longer lists
+_SHORT, _LONG = 400_000, 10_000_000  # candidates in one extension of a list: at first, and about 1 GB
 
 
 def allocate(options: Sequence[tuple[Floats, Floats]], budget: float) -> list[int]:
@@ -61,22 +61,24 @@ def allocate(options: Sequence[tuple[Floats, Floats]], budget: float) -> list[in
     layers = [_layer(number, *arrays) for number, arrays in enumerate(options)]
     limit, least = budget * (1 + _TIE), math.fsum(layer[0, 0] for layer in layers)
     if not least <= limit:
-        raise GdwsError(f"the budget is {budget}: expected at least {least}, the cheapest options' cost")
+        raise GdwsError(f"the budget is {budget}: expected at least {least}, the cost of the cheapest options")
     if not layers:
         return []
-    node, ticks = _Node(layers, limit), itertools.count()
-    best = node.greedy
-    queue = [(node.bound, next(ticks), node, (best[0] - node.bound) / 65536)]
+    ticks, node = itertools.count(), _Node(layers, limit)
+    best, queue = node.greedy, [(node.bound, next(ticks), node, (node.greedy[0] - node.bound) / 65536, _SHORT)]
     while queue and queue[0][0] <= best[0] * (1 + _TIE):
-        bound, _, node, step = heapq.heappop(queue)
+        bound, _, node, step, longest = heapq.heappop(queue)
         target = min(bound + step, best[0])
-        found = _search(_Node(node.within(target), limit), target)
+        found = _search(_Node(node.within(target), limit), target, longest)
         if found is None:
-            for child in node.split(best[0]):
-                best = _better(best, child.greedy)
-                heapq.heappush(queue, (max(bound, child.bound), next(ticks), child, step / 4))
+            parts = node.split(best[0])
+            if longest < _LONG and any(part.bound <= node.bound * (1 + 2 * node.slack) for part in parts):
+                parts, longest = [node], 5 * longest  # to split flat curves lifts no bound
+            for part in parts:
+                best = _better(best, part.greedy)
+                heapq.heappush(queue, (max(bound, part.bound), next(ticks), part, step / 4, longest))
         elif target < best[0] and found[0] > target * (1 + _TIE):
-            heapq.heappush(queue, (target, next(ticks), node, 4 * step))
+            heapq.heappush(queue, (target, next(ticks), node, 4 * step, longest))
         best = _better(best, found or best)
     return best[2]
 
@@ -84,12 +86,12 @@ def allocate(options: Sequence[tuple[Floats, Floats]], budget: float) -> list[in
 def _layer(number: int, costs: Floats, losses: Floats) -> Floats:
     """The options that no other dominates, as rows cost (rising), loss (falling) and index."""
     if np.ndim(costs) != 1 or np.shape(costs) != np.shape(losses) or not np.size(costs):
-        shapes = f"costs of shape {np.shape(costs)} and losses of shape {np.shape(losses)}"
+        shapes = f"{np.shape(costs)} costs and {np.shape(losses)} losses"
         raise GdwsError(f"layer {number} has {shapes}: expected one of each for every option, at least 1")
     layer = np.array([costs, losses, np.arange(len(costs))], np.float64)
     if not (np.isfinite(layer) & (layer >= 0)).all():
         cost, loss, _ = layer[:, ~(np.isfinite(layer) & (layer >= 0)).all(0)][:, 0]
-        raise GdwsError(f"layer {number} has cost {cost} with loss {loss}: expected finite numbers >= 0")
+        raise GdwsError(f"layer {number} has an option of cost {cost} and loss {loss}: expected finite numbers >= 0")
     return layer[:, _undominated(layer[0], layer[1])]
 
 
@@ -126,15 +128,13 @@ class _Node:
         slopes = np.concatenate([np.minimum.accumulate(loss / cost) for cost, loss in steps])
         order = np.argsort(-slopes, kind="stable")
         self.owner = np.repeat(np.arange(len(layers)), [step.shape[1] for step in steps])[order]
-        self.steps = np.hstack(steps)[:, order]
-        self.ends = np.array([(layer[0, 0], layer[1, -1]) for layer in layers]).T
+        self.steps, self.ends = np.hstack(steps)[:, order], np.array([(x[0, 0], x[1, -1]) for x in layers]).T
         # Sums of n terms >= 0 are good to n eps; rounded segments and hulls add a few times that.
         self.slack = 4 * _TIE + 16 * float(np.finfo(float).eps) * len(order)
         spent = self.ends[0].sum() + np.cumsum(self.steps[0])
         taken = int(np.searchsorted(spent, limit * (1 - self.slack), "right"))
         counts = np.bincount(self.owner[:taken], minlength=len(layers))
-        at = [int(hull[count]) for hull, count in zip(hulls, counts, strict=True)]
-        self.greedy, self.bound = self.solution(at), math.inf
+        self.greedy, self.bound = self.solution([h[n] for h, n in zip(hulls, counts, strict=True)]), math.inf
         if taken < len(order):  # otherwise the least losses fit, and there is nothing to search for
             self.bound = float(self.floor(np.full(len(layers), True))(limit)) * (1 - self.slack)
             self.slope, self.broken = float(slopes[order[taken]]), int(self.owner[taken])
@@ -149,7 +149,7 @@ class _Node:
         loss = least_loss + np.append(0.0, np.cumsum(loss[::-1]))
         return lambda room: np.interp(-(room + self.slack * self.limit), -cost[::-1], loss, right=math.inf)
 
-    def solution(self, at: list[int]) -> Solution:
+    def solution(self, at: Sequence[int]) -> Solution:
         cost, loss, index = np.array([layer[:, i] for layer, i in zip(self.layers, at, strict=True)]).T
         return math.fsum(loss), math.fsum(cost), index.astype(int).tolist()
 
@@ -162,13 +162,13 @@ class _Node:
     def split(self, target: float) -> list[_Node]:
         """Nodes that together have all solutions of loss <= target."""
         layers, i = self.within(target), self.broken
-        sides = [layers[i][:, layers[i][0] <= self.cut], layers[i][:, layers[i][0] > self.cut]]
-        parts = [[*layers[:i], side, *layers[i + 1 :]] for side in sides if side.size]
+        low = layers[i][0] <= self.cut
+        parts = [[*layers[:i], layers[i][:, side], *layers[i + 1 :]] for side in (low, ~low) if side.any()]
         return [_Node(part, self.limit) for part in parts if math.fsum(x[0, 0] for x in part) <= self.limit]
 
 
-def _search(node: _Node, target: float) -> Solution | None:
-    """The optimum if its loss is <= target, else a solution or one of loss inf; None: a list got too long."""
+def _search(node: _Node, target: float, longest: int) -> Solution | None:
+    """The optimum if its loss is <= target, else a solution or one of loss inf; None if lists get too long."""
     # Layers of one unit cost go together, as sums of their costs coincide.
     order = np.argsort([-np.diff(cost).min(initial=math.inf) for cost, _, _ in node.layers], kind="stable")
     work = np.cumsum([math.log(node.layers[i].shape[1]) for i in order])
@@ -177,7 +177,7 @@ def _search(node: _Node, target: float) -> Solution | None:
         cost, loss, rest, trail = np.zeros(1), np.zeros(1), np.full(len(order), True), []
         for i in half:
             layer, rest[i] = node.layers[i], False
-            if len(cost) * layer.shape[1] > _LONGEST:
+            if len(cost) * layer.shape[1] > longest:
                 return None
             cost, loss = np.add.outer(cost, layer[0]).ravel(), np.add.outer(loss, layer[1]).ravel()
             keep = np.flatnonzero(loss + node.floor(rest)(node.limit - cost) <= target * (1 + node.slack))

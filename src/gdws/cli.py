@@ -34,7 +34,7 @@ console, errors = Console(), Console(stderr=True)
 
 Model = Annotated[str, typer.Argument(help="demo, zoo:NAME, torchvision:NAME, timm:NAME, FILE.py:FACTORY or a folder")]
 Weights = Annotated[Path | None, typer.Option(help="safetensors, or a torch state dict, for the (first) model")]
-Data = Annotated[str, typer.Option(help="demo, cifar10:DIR or npz:FILE")]
+Data = Annotated[str, typer.Option("--data", help="demo, cifar10:DIR or npz:FILE")]
 Json = Annotated[Path | None, typer.Option("--json", help="also write the result to this file")]
 Seed = Annotated[int, typer.Option(help="for attacks and random signs")]
 Eps = Annotated[str, typer.Option(help="radius of the l-inf attack, such as 8/255; 0 for none")]

@@ -135,7 +135,8 @@ def apply(model: nn.Module, plan: Plan, calibration: Batches | Statistics | None
             name: _calibrated_layer(convolutions[name], statistics, name, g)
             for name, g in track(chosen.items(), "kernels", len(chosen))
         }
-        refit(model, made, statistics.images, statistics.attacked)
+        positions = [layer.positions for layer in plan.layers if layer.name in made]
+        refit(model, made, positions, statistics.images, statistics.attacked)
     else:
         made = {}
         for name, g in chosen.items():
@@ -295,14 +296,12 @@ def _layer_plan(site: Site, choice: Choice) -> LayerPlan:
 
 
 def _calibrated_layer(conv: nn.Conv2d, statistics: Statistics, name: str, g: Tensor) -> GDWSConv2d:
-    """The elimination's kernels improved by coordinate descent, with their best pointwise weights."""
+    """The elimination's kernels with their best pointwise weights."""
     parts, per_group = [], g.to(conv.weight.device).view(conv.groups, -1)
     for group, weight in enumerate(grouped_weight(conv)):
-        metric = statistics.layers[name].metric(group)
+        moment, _ = statistics.layers[name].metric(group)
         channels, kernels = statistics.curves[name][group].leading(per_group[group])
-        if len(channels):
-            kernels = curvature.descend(weight, *metric, channels, kernels)
-        parts.append((channels, kernels, curvature.mix(weight, metric[0], channels, kernels)))
+        parts.append((channels, kernels, curvature.mix(weight, moment, channels, kernels)))
     return GDWSConv2d.from_factors(_joined(conv, per_group, parts), conv)
 
 

@@ -1,13 +1,13 @@
 """GDWS approximation in the metric of the data. Tensors in, tensors out; one group of one convolution at a time.
 
-An error dW of the weights changes an output pixel by dW x for the patch x that it sees, and the decision by g . dW x for the
-gradient g of the decision there. With S the second moment of the patches, each weighted by the squared length of the
-gradient at its pixel, and F the second moment of the gradients,
+An error dW of the weights changes an output pixel by dW x for the patch x that it sees, and the network's output distribution
+through the gradient g there (gdws.observe). With S the second moment of the patches, each weighted by the squared length of the
+gradient at its pixel, and F half the second moment of the gradients,
 
     loss(Q) = tr( F (W - Q) S (W - Q)^T )                                                     (K-FAC's factorisation)
 
-estimates the expected square of that change, summed over pixels: in the units of equation (8), where the square is divided by
-2 delta^2, it bounds the share of decisions that change. One currency for all layers, so neither alpha nor a beta is needed.
+estimates the KL divergence (nats) of the compressed network's decisions from the original's, pixel by pixel. It is one
+currency for all layers, so neither alpha nor a beta is needed.
 
 For kernels V (each row looks at one channel) the best pointwise weights are least squares, P = W S V^T (V S V^T)^-1, and with
 H = (V S V^T)^-1 leaving out the set R of kernels *and refitting the rest* costs exactly tr(F P_R H_RR^-1 P_R^T).
@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-MOMENT_RIDGE = 1e-4
+MOMENT_RIDGE = 1e-3
 GRADIENT_RIDGE = 1e-3
 """Of the mean diagonal: keeps moments from few samples, or of dead channels, invertible."""
 
@@ -110,46 +110,6 @@ def candidate_kernels(weight: Tensor, moment: Tensor, gradient: Tensor) -> Tenso
     gram = blocks.mT @ (gradient @ blocks)
     kernels = torch.linalg.eigh(gram).eigenvectors.flip(2).mT @ inverse_root
     unit: Tensor = kernels / kernels.norm(dim=2, keepdim=True)
-    return unit
-
-
-def descend(weight: Tensor, moment: Tensor, gradient: Tensor, channels: Tensor, kernels: Tensor, sweeps: int = 2) -> Tensor:
-    """Better kernels of the same distribution, by block coordinate descent over channels. channels (G,), kernels (G, K).
-
-    With the other channels fixed at residual R = W - Q, the loss as a function of Q_c is a constant plus
-    || F^1/2 (T_c - Q_c) S_cc^1/2 ||^2 with T_c = Q_c + (R S)_c S_cc^-1, so the best Q_c of rank g_c is a truncated SVD. Every
-    step is exact: the loss never rises. Only the kernels are kept; `mix` then gives the pointwise weights.
-    """
-    outputs, count, taps = weight.shape
-    own = channel_moments(moment, count, taps)
-    root, inverse_root = roots(own)
-    inverse = inverse_root @ inverse_root
-    factor = torch.linalg.cholesky(gradient).mT
-    approximation = weight.new_zeros(outputs, count, taps)
-    approximation.index_add_(1, channels, mix(weight, moment, channels, kernels)[:, :, None] * kernels[None])
-    # The residual is small and formed in float64, so float32 is enough for its product with S, the bulk of the work.
-    residual = (weight - approximation).flatten(1).float()
-    narrow = moment.float()
-    sizes = torch.bincount(channels, minlength=count).tolist()
-    better: list[Tensor] = []
-    for sweep in range(sweeps):
-        for channel, size in enumerate(sizes):
-            if size == 0:
-                continue
-            span = slice(channel * taps, (channel + 1) * taps)
-            old = approximation[:, channel]
-            target = old + (residual @ narrow[:, span]).double() @ inverse[channel]
-            whitened = factor @ target @ root[channel]
-            # A handful of taps: the CPU is faster at this than a GPU's launch.
-            vectors = torch.linalg.eigh((whitened.mT @ whitened).cpu()).eigenvectors[:, -size:].to(weight)
-            rows = vectors.mT @ inverse_root[channel]
-            new = (target @ root[channel] @ vectors) @ rows
-            residual[:, span] -= (new - old).float()
-            approximation[:, channel] = new
-            if sweep == sweeps - 1:
-                better.append(rows)
-    found = torch.cat(better) if better else kernels
-    unit: Tensor = found / found.norm(dim=1, keepdim=True)
     return unit
 
 

@@ -25,7 +25,7 @@ class LayerPlan:
     positions    output pixels for one image, over all its uses
     g            kernels of each input channel; empty for a dense layer
     loss         predicted: with method "paper" and "uniform" the weighted squared error that beta bounds; with "calibrated"
-                 the bound on the share of decisions that this layer changes
+                 the divergence (nats) of the decisions from the original's that this layer brings about
     """
 
     name: str

@@ -16,6 +16,7 @@ them, and they are what robustness is made of. A small ridge pulls P towards the
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -29,8 +30,11 @@ ATTACK_WEIGHT = 16.0
 RIDGE = 1e-3
 """Of the diagonal of the normal equations."""
 
-CHUNK = 2**26
+CHUNK = 2**22
 """Elements of the largest temporary."""
+
+LARGEST_MAP = 800 * 2**20
+"""Bytes of one feature map of all images together; some five of them are in memory at once. Bounds the images used."""
 
 
 class _Pair(nn.Module):
@@ -41,18 +45,34 @@ class _Pair(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         original, compressed = x.chunk(2)
-        target = self.conv(original)
+        first: Tensor = self.conv(original[:1])
+        y = first.new_empty(len(x), *first.shape[1:])
+        target, output = y.chunk(2)
+        _fill(target, self.conv, original)
         if not self.fitted:
             refit_pointwise(self.layer, compressed, target)
             self.fitted = True
-        return torch.cat([target, self.layer(compressed)])
+        _fill(output, self.layer, compressed)
+        return y
 
 
-def refit(model: nn.Module, layers: dict[str, GDWSConv2d], images: Tensor, attacked: Tensor) -> None:
-    """Refit `layers`, in place, which replace the convolutions of these names; images and attacked (N, C, H, W).
+def _fill(out: Tensor, module: nn.Module, x: Tensor, rows: int = 32) -> None:
+    """out = module(x), a few samples at a time: the copies inside a GDWS layer are larger than its output."""
+    for part, given in zip(out.split(rows), x.split(rows), strict=True):
+        part.copy_(module(given))
 
-    The activations of 4 N images are in memory at once: the widest map of ResNet-18 on 32x32 images takes 1 MB for each.
+
+def refit(model: nn.Module, layers: dict[str, GDWSConv2d], positions: Sequence[int], images: Tensor, attacked: Tensor) -> None:
+    """Refit `layers`, in place, which replace the convolutions of these names and have this many output pixels.
+
+    images and attacked (N, C, H, W).
+
+    Feature maps of four copies of the images are in memory at once, so only as many are used as LARGEST_MAP allows: 800 of
+    32x32 pixels for ResNet-18, 65 of 224x224.
     """
+    widest = max((layer.out_channels * p for layer, p in zip(layers.values(), positions, strict=True)), default=1)
+    count = max(1, LARGEST_MAP // (4 * 4 * widest))
+    images, attacked = images[:count], attacked[:count]
     # A copy of the module tree that shares its tensors with the model.
     shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     shell = copy.deepcopy(model, shared).eval()

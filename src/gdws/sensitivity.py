@@ -12,7 +12,7 @@ from gdws.observe import Use, backward, each_class, random_signs, recording
 from gdws.progress import track
 from gdws.surgery import patches
 
-CHUNK = 2**25
+CHUNK = 2**22
 """Elements of the largest temporary."""
 
 
@@ -78,6 +78,8 @@ def squared_gradient_norms(conv: nn.Conv2d, uses: list[Use]) -> Tensor:
     """
     taps = conv.kernel_size[0] * conv.kernel_size[1]
     pairs = [(use.input, use.gradient) for use in uses if use.gradient is not None]
+    if not pairs:
+        return torch.zeros(conv.in_channels, dtype=torch.float64, device=conv.weight.device)
     samples, pixels = len(pairs[0][0]), sum(gradient[0, 0].numel() for _, gradient in pairs)
     outputs = conv.out_channels // conv.groups
     by_gram = pixels < outputs

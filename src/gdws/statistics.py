@@ -1,6 +1,7 @@
 """What the calibration images say of a network: collected once, cached on disk, good for any budget.
 
-One pass: attack the images, run them forward, send one random cotangent back (gdws.observe). Memory: 4 (C K^2)^2 bytes for
+One pass: attack the images, run them forward, send one random cotangent back for the metric of the calibrated method and one
+for the paper's alpha (gdws.observe). Memory: 4 (C K^2)^2 bytes for
 the patch moment of each layer (85 MB for 512 channels and 3x3 kernels, 0.4 GB for all of ResNet-18), the calibration images
 twice, and the activations of one batch.
 """
@@ -25,7 +26,7 @@ from gdws.contract import Batches, checked_logits, evaluating, full_precision, p
 from gdws.decompose import channel_blocks
 from gdws.errors import GdwsError
 from gdws.files import write_atomically
-from gdws.observe import Use, backward, random_signs, recording
+from gdws.observe import Use, backward, random_signs, recording, sampled_class
 from gdws.progress import track
 from gdws.sensitivity import CHUNK, attacked, squared_gradient_norms
 from gdws.surgery import Site, patches
@@ -39,7 +40,7 @@ class LayerStatistics:
     """Of one convolution with `groups` groups, float32.
 
     moment    (groups, CK, CK)  patches, each weighted by the squared length of the output gradient at its pixel
-    gradient  (groups, M, M)    output gradients, summed over the pixels of an image
+    gradient  (groups, M, M)    half of that of the output gradients, summed over the pixels of an image
     alpha     (C,)              the paper's channel weights, equation (8)
     """
 
@@ -133,7 +134,7 @@ def _collect(
     device, dtype = placement(model)
     generator = torch.Generator().manual_seed(seed)
     convolutions = {site.name: site.conv for site in sites}
-    sums: dict[str, tuple[Tensor, Tensor, Tensor]] = {}
+    sums = {name: _zeros(conv) for name, conv in convolutions.items()}
     adversarial = []
     batch_size = 125
     chunks = range(0, len(images), batch_size)
@@ -144,31 +145,40 @@ def _collect(
         adversarial.append(x.detach().cpu())
         with recording(convolutions) as uses, torch.enable_grad():
             logits = checked_logits(model, x, truth)
+            for _ in backward(logits, x, sampled_class(logits, generator)):
+                found = {name: _moments(convolutions[name], calls) for name, calls in uses.items()}
             for _ in backward(logits, x, random_signs(logits, generator)):
-                for name, calls in uses.items():
-                    found = (*_moments(convolutions[name], calls), squared_gradient_norms(convolutions[name], calls))
-                    if name in sums:
-                        for total, value in zip(sums[name], found, strict=True):
-                            total += value
-                    else:
-                        sums[name] = found
+                norms = {name: squared_gradient_norms(convolutions[name], calls) for name, calls in uses.items()}
+        for name, moments in found.items():
+            for total, value in zip(sums[name], (*moments, norms[name]), strict=True):
+                total += value
     layers = {}
-    for name, (moment, gradient, norms) in sums.items():
+    for name, (moment, gradient, total_norms) in sums.items():
         conv = convolutions[name]
         energy = gradient.diagonal(dim1=1, dim2=2).sum(1)[:, None, None]
         layers[name] = LayerStatistics(
             moment / energy.clamp_min(torch.finfo(energy.dtype).tiny),
-            gradient / len(images),
-            (norms / (len(images) * conv.weight[0, 0].numel() * conv.out_channels // conv.groups)).float(),
+            gradient / (2 * len(images)),
+            (total_norms / (len(images) * conv.weight[0, 0].numel() * conv.out_channels // conv.groups)).float(),
         )
     return layers, torch.cat(adversarial)
 
 
+def _zeros(conv: nn.Conv2d) -> tuple[Tensor, Tensor, Tensor]:
+    """Where moment, gradient and alpha of a convolution are summed up."""
+    groups, inputs, outputs = conv.groups, conv.weight[0].numel(), conv.out_channels // conv.groups
+    device = conv.weight.device
+    return (
+        torch.zeros(groups, inputs, inputs, device=device),
+        torch.zeros(groups, outputs, outputs, device=device),
+        torch.zeros(conv.in_channels, device=device, dtype=torch.float64),
+    )
+
+
 def _moments(conv: nn.Conv2d, uses: list[Use]) -> tuple[Tensor, Tensor]:
     """Sums over samples and pixels of |g|^2 x x^T and g g^T, for each group."""
-    outputs, inputs = conv.out_channels // conv.groups, conv.weight[0].numel()
-    moment = torch.zeros(conv.groups, inputs, inputs, device=conv.weight.device)
-    gradient = torch.zeros(conv.groups, outputs, outputs, device=conv.weight.device)
+    moment, gradient, _ = _zeros(conv)
+    inputs, outputs = moment.shape[1], gradient.shape[1]
     for use in uses:
         if use.gradient is None:
             continue
@@ -186,7 +196,7 @@ def _moments(conv: nn.Conv2d, uses: list[Use]) -> tuple[Tensor, Tensor]:
 def _key(model: nn.Module, images: Tensor, labels: Tensor | None, names: list[str], attack: PGD | None, seed: int) -> str:
     """A hash of everything that the statistics depend on."""
     digest = hashlib.blake2b(digest_size=16)
-    settings = [1, names, None if attack is None else asdict(attack), seed, str(model)]
+    settings = [2, names, None if attack is None else asdict(attack), seed, str(model)]
     digest.update(json.dumps(settings).encode())
     tensors = [*model.state_dict().items(), ("images", images), *([] if labels is None else [("labels", labels)])]
     for name, tensor in tensors:

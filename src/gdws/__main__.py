@@ -1,0 +1,5 @@
+"""python -m gdws"""
+
+from gdws.cli import main
+
+main()

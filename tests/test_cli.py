@@ -1,0 +1,224 @@
+"""The command line as a user meets it: real files, real exit statuses, nothing left behind by a refusal."""
+
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from gdws import cli, data, models, zoo
+from gdws.errors import GdwsError
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["gdws", *map(str, arguments)])
+        try:
+            cli.main()
+            status = 0
+        except SystemExit as stop:
+            status = stop.code or 0
+        captured = capsys.readouterr()
+        return status, captured.out + captured.err
+
+    return call
+
+
+def small_npz(path, count=12, **changes):
+    generator = np.random.default_rng(0)
+    arrays = {
+        "images": generator.integers(0, 255, (count, 32, 32, 3), dtype=np.uint8),
+        "labels": generator.integers(0, 10, count),
+        **changes,
+    }
+    np.savez(path, **arrays)
+    return f"npz:{path}"
+
+
+def test_compress_inspect_evaluate_bench(run, tmp_path):
+    status, text = run("compress", "demo", "--out", "o", "--macs", 0.4, "--images", 20, "--json", "c.json")
+    assert status == 0, text
+    assert json.loads((tmp_path / "c.json").read_text())["plan"]["budget"] == {"kind": "Macs", "value": 0.4}
+    status, text = run("inspect", "o")
+    assert status == 0
+    assert "first layer" in text
+    assert "kernels" in text
+    status, text = run("evaluate", "demo", "o", "--n", 40, "--steps", 1, "--json", "e.json")
+    assert status == 0, text
+    base, compressed = json.loads((tmp_path / "e.json").read_text())["rows"]
+    assert base["natural"] > 60
+    assert compressed["natural"] > 50
+    assert 0 <= compressed["robust"] <= compressed["natural"]
+    status, text = run("bench", "demo", "o", "--warmup", 1, "--repeats", 3, "--json", "b.json")
+    assert status == 0, text
+    assert [row["model"] for row in json.loads((tmp_path / "b.json").read_text())["rows"]] == ["demo", "o"]
+    assert run("compress", "demo", "--out", "o")[0] == 2
+    status, text = run("compress", "demo", "--out", "o", "--method", "paper", "--beta", 0.5, "--images", 10, "--force")
+    assert status == 0, text
+    assert "Beta(0.5)" in run("inspect", "o")[1]
+
+
+def test_demo_writes_its_table_and_result(run, tmp_path, monkeypatch):
+    monkeypatch.setattr("gdws.demo.CALIBRATION_IMAGES", 20)
+    status, text = run("demo", "--images", 4)
+    assert status == 0, text
+    rows = json.loads((tmp_path / "result.json").read_text())["rows"]
+    assert [row["name"] for row in rows] == ["base", "paper 0.75", "paper 0.5", "calibrated 0.5"]
+    assert rows[0]["natural"] == pytest.approx(79.4, abs=0.3)
+    assert rows[3]["natural"] > rows[2]["natural"]
+    assert rows[0]["macs"] > rows[1]["macs"] > rows[2]["macs"]
+
+
+def test_inspect_a_model_without_a_plan(run):
+    status, text = run("inspect", "zoo:preactresnet18")
+    assert status == 0
+    assert "42.62 MB" in text
+    assert "no: first layer" in text
+    assert "no: 1x1" in text
+
+
+def test_a_model_from_a_python_file_and_a_torch_state_dict(run, tmp_path):
+    (tmp_path / "mine.py").write_text("from gdws import zoo\n\ndef make():\n    return zoo.build('tiny')\n")
+    torch.save({"state_dict": models.embedded().state_dict()}, tmp_path / "w.pt")
+    status, text = run("evaluate", "mine.py:make", "--weights", "w.pt", "--n", 20, "--steps", 0)
+    assert status == 0, text
+    run("compress", "mine.py:make", "--weights", "w.pt", "--out", "o", "--method", "uniform", "--images", 4)
+    status, text = run("evaluate", "o")
+    assert status == 2
+    assert "gdws.load(folder, model)" in text
+
+
+def test_accuracy_on_calibration_images_is_refused(run, tmp_path):
+    name = small_npz(tmp_path / "d.npz")
+    assert run("compress", "demo", "--data", name, "--out", "o", "--images", 8, "--eps", "0")[0] == 0
+    status, text = run("evaluate", "o", "--data", name, "--steps", 0)
+    assert status == 2
+    assert "calibrated on 8 of these images" in text
+
+
+def write_state(path, change):
+    state = dict(zoo.build("tiny").state_dict())
+    change(state)
+    save_file(state, path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["evaluate", "zoo:nothing"], "the zoo has no network 'nothing'"),
+        (["evaluate", "demos"], "unknown model 'demos'"),
+        (["evaluate", "none.py:f"], "there is no file none.py"),
+        (["evaluate", "demo", "--data", "npz:none.npz"], "there is no file none.npz"),
+        (["evaluate", "demo", "--data", "web"], "unknown data 'web'"),
+        (["evaluate", "demo", "--data", "cifar10:."], "has no test_batch"),
+        (["evaluate", "demo", "--n", "0"], "expected at least 1"),
+        (["evaluate", "demo", "--eps", "eight"], "expected a number or a fraction"),
+        (["evaluate", "demo", "--eps", "8"], "from 0 to 1"),
+        (["evaluate", "demo", "--device", "warp"], "device 'warp' cannot be used"),
+        (["evaluate", "zoo:tiny", "--weights", "none.safetensors"], "there is no file none.safetensors"),
+        (["compress", "demo", "--out", "o", "--beta", "-1", "--method", "paper"], "expected a finite number >= 0"),
+        (["compress", "demo", "--out", "o", "--macs", "0.5", "--drop", "1"], "expected one"),
+        (["compress", "demo", "--out", "o", "--method", "magic"], "method is 'magic'"),
+        (["bench", "demo", "--repeats", "0"], "at least 1 of each"),
+        (["compress", "demo"], "--out"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_status_2(run, tmp_path, arguments, words):
+    status, text = run(*arguments)
+    assert status == 2
+    assert words in " ".join(text.split())
+    assert "Traceback" not in text
+    assert [p for p in tmp_path.iterdir() if p.name != "cache"] == []
+
+
+@pytest.mark.parametrize(
+    ("write", "words"),
+    [
+        (lambda p: p.write_bytes(b"\x10" * 50), "truncated"),
+        (lambda p: write_state(p, lambda s: s.pop("linear.bias")), "lacks ['linear.bias']"),
+        (lambda p: write_state(p, lambda s: s.update(more=torch.zeros(1))), "has ['more']"),
+        (lambda p: write_state(p, lambda s: s.update({"linear.bias": torch.zeros(9)})), "linear.bias has shape (9,)"),
+        (lambda p: write_state(p, lambda s: s["linear.bias"].fill_(float("nan"))), "NaN or infinite values in linear.bias"),
+    ],
+)
+def test_bad_weights_are_named(run, tmp_path, write, words):
+    write(tmp_path / "w.safetensors")
+    status, text = run("compress", "zoo:tiny", "--weights", "w.safetensors", "--out", "o")
+    assert status == 2
+    assert words in " ".join(text.split())
+    assert not (tmp_path / "o").exists()
+
+
+def test_a_pickle_that_runs_code_is_refused(run, tmp_path):
+    class Evil:
+        def __reduce__(self):
+            return os.system, (f"touch {tmp_path / 'owned'}",)
+
+    torch.save({"weight": Evil()}, tmp_path / "w.pt")
+    status, text = run("evaluate", "zoo:tiny", "--weights", "w.pt")
+    assert status == 2
+    assert "not read" in text
+    (tmp_path / "test_batch").write_bytes(pickle.dumps(Evil()))
+    with pytest.raises(GdwsError, match="not a batch"):
+        data.load(f"cifar10:{tmp_path}", "test")
+    assert not (tmp_path / "owned").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"images": np.zeros((12, 3, 32, 32), np.uint8)}, "expected (N, H, W, 3) uint8"),
+        ({"images": np.zeros((12, 32, 32, 3), np.float32)}, "expected (N, H, W, 3) uint8"),
+        ({"images": np.zeros((0, 32, 32, 3), np.uint8), "labels": np.zeros(0, int)}, "holds no images"),
+        ({"labels": np.zeros(3, int)}, "expected 12 integers"),
+        ({"labels": np.full(12, 10)}, "10 classes"),
+    ],
+)
+def test_bad_data_is_named(run, tmp_path, changes, words):
+    name = small_npz(tmp_path / "d.npz", **changes)
+    status, text = run("evaluate", "demo", "--data", name, "--steps", 0)
+    assert status == 2
+    assert words in " ".join(text.split())
+
+
+def test_a_truncated_npz_is_refused(run, tmp_path):
+    name = small_npz(tmp_path / "d.npz")
+    (tmp_path / "d.npz").write_bytes((tmp_path / "d.npz").read_bytes()[:2000])
+    assert run("evaluate", "demo", "--data", name)[0] == 2
+
+
+def test_cifar10_archives_are_read(tmp_path):
+    rows = np.random.default_rng(0).integers(0, 255, (10, 3072), dtype=np.uint8)
+    (tmp_path / "cifar-10-batches-py").mkdir()
+    for name in ("test_batch", *(f"data_batch_{i}" for i in range(1, 6))):
+        batch = {b"data": rows, b"labels": list(range(10))}
+        # The official files name numpy's modules as they were called in 2009.
+        text = pickle.dumps(batch, protocol=2).replace(b"numpy._core.multiarray", b"numpy.core.multiarray")
+        (tmp_path / "cifar-10-batches-py" / name).write_bytes(text)
+    test = data.load(f"cifar10:{tmp_path}", "test")
+    assert np.array_equal(test.images.numpy().reshape(10, -1), rows)
+    assert len(data.load(f"cifar10:{tmp_path}", "train").images) == 50
+
+
+@pytest.mark.parametrize("kill", [signal.SIGINT, signal.SIGKILL])
+def test_an_interrupted_compression_leaves_no_folder(tmp_path, kill):
+    command = [sys.executable, "-m", "gdws", "compress", "demo", "--out", "o", "--no-cache", "--images", "500"]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    time.sleep(8)
+    assert process.poll() is None
+    process.send_signal(kill)
+    _, text = process.communicate(timeout=60)
+    assert process.returncode == (130 if kill == signal.SIGINT else -9)
+    assert "Traceback" not in text
+    assert list(tmp_path.iterdir()) == []
