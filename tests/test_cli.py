@@ -11,6 +11,7 @@ import time
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 from safetensors.torch import save_file
 
 from gdws import cli, data, models, zoo
@@ -21,6 +22,7 @@ from gdws.errors import GdwsError
 def run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(cli, "console", Console(width=200))
 
     def call(*arguments):
         monkeypatch.setattr(sys, "argv", ["gdws", *map(str, arguments)])

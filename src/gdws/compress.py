@@ -368,7 +368,7 @@ def _conv(model: nn.Module, name: str) -> nn.Conv2d:
     return conv
 
 
-def _split(batches: Sequence[tuple[Tensor, Tensor] | Tensor], size: int = 125) -> Batches:
+def _split(batches: Sequence[tuple[Tensor, Tensor] | Tensor], size: int = 100) -> Batches:
     for batch in batches:
         if isinstance(batch, Tensor):
             yield from batch.split(size)

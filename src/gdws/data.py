@@ -26,7 +26,7 @@ class Dataset:
     name: str
     images: Tensor
     labels: Tensor
-    batch_size: int = 250
+    batch_size: int = 100
 
     def __post_init__(self) -> None:
         if len(self.images) == 0:

@@ -136,7 +136,7 @@ def _collect(
     convolutions = {site.name: site.conv for site in sites}
     sums = {name: _zeros(conv) for name, conv in convolutions.items()}
     adversarial = []
-    batch_size = 125
+    batch_size = 100  # tensors that malloc still recycles: larger ones are new memory every time
     chunks = range(0, len(images), batch_size)
     for start in track(chunks, "statistics", len(chunks)):
         part = slice(start, start + batch_size)

@@ -1,0 +1,79 @@
+"""Ratios of the core's speed to the plain way of doing it, one thread, taken in turns: `make bench`.
+
+Decomposition of every 3x3 layer of a ResNet-50 against a loop of torch.linalg.svd over channels; sensitivity (one backward pass)
+against a loop over samples and classes with autograd's weight gradients.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+import gdws
+from gdws import zoo
+
+RESNET50 = [(64, 64)] * 3 + [(128, 128)] * 4 + [(256, 256)] * 6 + [(512, 512)] * 3
+
+
+def seconds(work: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def decomposition() -> None:
+    weights = [torch.randn(outputs, inputs, 3, 3) for outputs, inputs in RESNET50]
+
+    def ours() -> None:
+        for weight in weights:
+            gdws.lego(weight, None, 0.1 * float(weight.square().sum()))
+
+    def loop(full: bool) -> None:
+        for weight in weights:
+            for channel in range(weight.shape[1]):
+                torch.linalg.svd(weight[:, channel].flatten(1), full_matrices=full)
+
+    times = [(seconds(ours), seconds(lambda: loop(False)), seconds(lambda: loop(True))) for _ in range(3)]
+    mine, thin, full = (min(column) for column in zip(*times, strict=True))
+    print(f"LEGO on the 16 3x3 layers of ResNet-50: {mine:.2f} s")
+    print(f"  loop of torch.linalg.svd, as it comes:           {full:7.2f} s, {full / mine:.0f}x")
+    print(f"  loop of torch.linalg.svd, full_matrices=False:   {thin:7.2f} s, {thin / mine:.0f}x")
+
+
+def plain_loop(model: nn.Module, images: Tensor) -> None:
+    weights = [module.weight for module in model.modules() if isinstance(module, nn.Conv2d)]
+    for image in images:
+        z = model(image[None])[0]
+        predicted = int(z.argmax())
+        for j in range(len(z)):
+            if j != predicted:
+                torch.autograd.grad(z[j] - z[predicted], weights, retain_graph=True)
+
+
+def sensitivity() -> None:
+    for classes, batch in ((10, 32), (1000, 32)):
+        torch.manual_seed(0)
+        model = zoo.build("preactresnet18", num_classes=classes)
+        images = torch.rand(batch, 3, 32, 32)
+        looped = 4 if classes == 10 else 1
+        times = [
+            (
+                seconds(lambda: gdws.sensitivity(model, [images])) / batch,
+                seconds(lambda: plain_loop(model, images[:looped])) / looped,
+            )
+            for _ in range(2 if classes == 10 else 1)
+        ]
+        mine, loop = (min(column) for column in zip(*times, strict=True))
+        print(
+            f"sensitivity of ResNet-18, {classes} classes: {mine * 1e3:.0f} ms an image, loop {loop * 1e3:.0f} ms, {loop / mine:.0f}x"
+        )
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    print(f"PyTorch {torch.__version__}, one thread")
+    decomposition()
+    sensitivity()
