@@ -1,7 +1,7 @@
 """Ratios of the core's speed to the plain way of doing it, one thread, taken in turns: `make bench`.
 
-Decomposition of every 3x3 layer of a ResNet-50 against a loop of torch.linalg.svd over channels; sensitivity (one backward pass)
-against a loop over samples and classes with autograd's weight gradients.
+Decomposition of every 3x3 layer of a ResNet-50 against a loop of torch.linalg.svd over channels; sensitivity (one backward
+pass) against a loop over samples and classes with autograd's weight gradients.
 """
 
 from __future__ import annotations
@@ -53,27 +53,18 @@ def plain_loop(model: nn.Module, images: Tensor) -> None:
                 torch.autograd.grad(z[j] - z[predicted], weights, retain_graph=True)
 
 
-def sensitivity() -> None:
-    for classes, batch in ((10, 32), (1000, 32)):
-        torch.manual_seed(0)
-        model = zoo.build("preactresnet18", num_classes=classes)
-        images = torch.rand(batch, 3, 32, 32)
-        looped = 4 if classes == 10 else 1
-        times = [
-            (
-                seconds(lambda: gdws.sensitivity(model, [images])) / batch,
-                seconds(lambda: plain_loop(model, images[:looped])) / looped,
-            )
-            for _ in range(2 if classes == 10 else 1)
-        ]
-        mine, loop = (min(column) for column in zip(*times, strict=True))
-        print(
-            f"sensitivity of ResNet-18, {classes} classes: {mine * 1e3:.0f} ms an image, loop {loop * 1e3:.0f} ms, {loop / mine:.0f}x"
-        )
+def sensitivity(classes: int, batch: int, looped: int) -> None:
+    torch.manual_seed(0)
+    model, images = zoo.build("preactresnet18", num_classes=classes), torch.rand(batch, 3, 32, 32)
+    gdws.sensitivity(model, [images[:1]])
+    mine = seconds(lambda: gdws.sensitivity(model, [images])) / batch
+    loop = seconds(lambda: plain_loop(model, images[:looped])) / looped
+    print(f"sensitivity of ResNet-18, {classes} classes: {mine:.3f} s an image, loop {loop:.2f} s, {loop / mine:.0f}x")
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
     print(f"PyTorch {torch.__version__}, one thread")
     decomposition()
-    sensitivity()
+    sensitivity(classes=10, batch=32, looped=4)
+    sensitivity(classes=1000, batch=32, looped=1)

@@ -104,10 +104,10 @@ def refit_pointwise(layer: GDWSConv2d, x: Tensor, y: Tensor) -> None:
     for clean_x, attacked_x, clean_y, attacked_y in halves:
         clean_z, attacked_z = columns(layer.features(clean_x)), columns(layer.features(attacked_x))
         clean_t, attacked_t = columns(_without_bias(layer, clean_y)), columns(_without_bias(layer, attacked_y))
+        # a^2 + b^2 + w (b - a)^2 = (a + b)^2 / 2 + (1/2 + w) (b - a)^2: two products in the place of three.
         for weight, z, target in (
-            (1.0, clean_z, clean_t),
-            (1.0, attacked_z, attacked_t),
-            (ATTACK_WEIGHT, attacked_z - clean_z, attacked_t - clean_t),
+            (0.5, clean_z + attacked_z, clean_t + attacked_t),
+            (0.5 + ATTACK_WEIGHT, attacked_z - clean_z, attacked_t - clean_t),
         ):
             gram += weight * (z @ z.mT).double()
             cross += weight * (target @ z.mT).double()
