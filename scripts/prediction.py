@@ -72,9 +72,8 @@ def main() -> None:
           f"of logarithms {correlation(predicted.log(), measured.log()):.2f}")  # fmt: skip
     print(f"predicted and changed decisions: rank correlation {correlation(ranks(predicted), ranks(decisions)):.2f}")
     ratio = (measured / predicted).log()
-    print(
-        f"measured / predicted KL: geometric mean {float(ratio.mean().exp()):.2f}, spread (1 sd) x{float(ratio.std().exp()):.2f}"
-    )
+    mean, spread = float(ratio.mean().exp()), float(ratio.std().exp())
+    print(f"measured / predicted KL: geometric mean {mean:.2f}, spread (1 sd) x{spread:.2f}")
 
 
 if __name__ == "__main__":

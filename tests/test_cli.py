@@ -76,7 +76,7 @@ def test_demo_writes_its_table_and_result(run, tmp_path, monkeypatch):
     status, text = run("demo", "--images", 4)
     assert status == 0, text
     rows = json.loads((tmp_path / "result.json").read_text())["rows"]
-    assert [row["name"] for row in rows] == ["base", "paper 0.75", "paper 0.5", "calibrated 0.5"]
+    assert [row["name"] for row in rows] == ["base", "paper 0.75", "paper 0.5", "calibrated 0.5", "calibrated 0.3"]
     assert rows[0]["natural"] == pytest.approx(79.4, abs=0.3)
     assert rows[3]["natural"] > rows[2]["natural"]
     assert rows[0]["macs"] > rows[1]["macs"] > rows[2]["macs"]

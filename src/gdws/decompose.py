@@ -25,6 +25,9 @@ from torch import Tensor
 
 from gdws.errors import GdwsError
 
+Triplets = tuple[Tensor, Tensor, Tensor, Tensor]
+"""The blocks W_c and their singular value decompositions: sigma^2, U sigma, V^T (`channel_svd`)."""
+
 
 @dataclass(frozen=True)
 class Factors:
@@ -98,27 +101,23 @@ def mego(weight: Tensor, alpha: Tensor | None, kernels: int, groups: int = 1) ->
     """
     if kernels < 0:
         raise GdwsError(f"{kernels} depthwise kernels were asked for: expected at least 0")
-    spectrum = spectrum_of(weight, alpha, groups)
-    per_group = min(kernels // groups, spectrum.order.shape[1])
-    return truncate(weight, spectrum.distribution(per_group), groups, float(spectrum.errors[per_group]))
+    triplets = _triplets(weight, groups)
+    spectrum = rank_kernels(_weighted(triplets, alpha), groups)
+    kept = min(kernels // groups, spectrum.order.shape[1])
+    return _cut(triplets, spectrum.distribution(kept), float(spectrum.errors[kept]), weight, groups)
 
 
 def lego(weight: Tensor, alpha: Tensor | None, beta: float, groups: int = 1) -> Factors:
     """The GDWS approximation of fewest kernels with weighted squared error at most `beta` (Algorithm 2)."""
-    spectrum = spectrum_of(weight, alpha, groups)
-    per_group = spectrum.kernels_for(beta)
-    return truncate(weight, spectrum.distribution(per_group), groups, float(spectrum.errors[per_group]))
+    triplets = _triplets(weight, groups)
+    spectrum = rank_kernels(_weighted(triplets, alpha), groups)
+    kept = spectrum.kernels_for(beta)
+    return _cut(triplets, spectrum.distribution(kept), float(spectrum.errors[kept]), weight, groups)
 
 
 def spectrum_of(weight: Tensor, alpha: Tensor | None, groups: int = 1) -> Spectrum:
     """The order in which a layer's kernels are kept, and the error left after each."""
-    blocks, _ = channel_blocks(weight, groups)
-    energy, _, _ = channel_svd(blocks, _tolerance(weight.dtype))
-    if alpha is None:
-        alpha = torch.ones(len(blocks))
-    if alpha.shape != (len(blocks),) or not bool((alpha >= 0).all()) or not bool(alpha.isfinite().all()):
-        raise GdwsError(f"alpha has shape {tuple(alpha.shape)}: expected ({len(blocks)},) finite numbers >= 0")
-    return rank_kernels(energy * alpha.to(energy)[:, None], groups)
+    return rank_kernels(_weighted(_triplets(weight, groups), alpha), groups)
 
 
 def rank_kernels(gains: Tensor, groups: int = 1) -> Spectrum:
@@ -135,20 +134,23 @@ def rank_kernels(gains: Tensor, groups: int = 1) -> Spectrum:
     return Spectrum(order[:, :useful], errors, channels)
 
 
-def truncate(weight: Tensor, g: Tensor, groups: int = 1, error: float = math.nan) -> Factors:
+def truncate(weight: Tensor, g: Tensor, groups: int = 1) -> Factors:
     """The best factors with channel distribution g (Lemma 2): each W_c cut to its g_c leading singular triplets.
 
     Where a channel loses nothing and its matrix has no more non-zero columns (or rows) than its rank, the unit vectors of
     those taps (or outputs) are used instead of singular vectors: the same kernels, no rounding, sparse factors.
     """
-    blocks, kernel = channel_blocks(weight, groups)
+    return _cut(_triplets(weight, groups), g, math.nan, weight, groups)
+
+
+def _cut(triplets: Triplets, g: Tensor, error: float, weight: Tensor, groups: int) -> Factors:
+    blocks, energy, left, right = triplets
     if g.shape != (len(blocks),) or bool((g < 0).any()):
         raise GdwsError(f"g has shape {tuple(g.shape)}: expected ({len(blocks)},) integers >= 0")
-    tolerance = _tolerance(weight.dtype)
-    energy, left, right = channel_svd(blocks, tolerance)
     rank = (energy > 0).sum(1)
     g = torch.minimum(g.to(rank), rank)
-    left, right = _sparse_where_free(blocks, g == rank, rank, left, right)
+    left, right = _sparse_where_free(blocks, (g == rank) & (g > 0), rank, left, right)
+    kernel = (weight.shape[2], weight.shape[3])
     return assemble(g, left, right, kernel, groups, weight.dtype, error)
 
 
@@ -190,6 +192,21 @@ def assemble(
     )
 
 
+def _triplets(weight: Tensor, groups: int) -> Triplets:
+    blocks, _ = channel_blocks(weight, groups)
+    return (blocks, *channel_svd(blocks, _tolerance(weight.dtype)))
+
+
+def _weighted(triplets: Triplets, alpha: Tensor | None) -> Tensor:
+    """alpha_c sigma_{i,c}^2: what each kernel is worth."""
+    _, energy, _, _ = triplets
+    if alpha is None:
+        return energy
+    if alpha.shape != (len(energy),) or not bool((alpha >= 0).all()) or not bool(alpha.isfinite().all()):
+        raise GdwsError(f"alpha has shape {tuple(alpha.shape)}: expected ({len(energy)},) finite numbers >= 0")
+    return energy * alpha.to(energy)[:, None]
+
+
 def channel_blocks(weight: Tensor, groups: int = 1) -> tuple[Tensor, tuple[int, int]]:
     """The matrices W_c as one float64 tensor (C, M / groups, kh * kw), and (kh, kw)."""
     if weight.ndim != 4 or not weight.is_floating_point() or 0 in weight.shape:
@@ -210,23 +227,20 @@ def channel_svd(blocks: Tensor, tolerance: float) -> tuple[Tensor, Tensor, Tenso
     small Gram matrices are much faster than a batched SVD; multiplying the block by them keeps the product exact and gives
     singular values that are good to rounding, where the eigenvalues would lose half the digits.
     """
-    scale = blocks.abs().amax((1, 2), keepdim=True)
-    scaled = blocks / torch.where(scale > 0, scale, 1)
     tall = blocks.shape[1] >= blocks.shape[2]
-    gram = scaled.mT @ scaled if tall else scaled @ scaled.mT
+    gram = blocks.mT @ blocks if tall else blocks @ blocks.mT
     basis = torch.linalg.eigh(gram).eigenvectors.flip(2)
     basis = torch.where(basis.abs() > 1e-12, basis, 0)
     if tall:
-        left, right = scaled @ basis, basis.mT
-        energy = left.square().sum(1)
+        left, right = blocks @ basis, basis.mT
+        energy = torch.linalg.vector_norm(left, dim=1).square()
     else:
-        left, right = basis, basis.mT @ scaled
-        energy = right.square().sum(2)
-        sigma = energy.sqrt()
-        left = left * sigma[:, None, :]
+        right = basis.mT @ blocks
+        sigma = torch.linalg.vector_norm(right, dim=2)
+        energy = sigma.square()
+        left = basis * sigma[:, None, :]
         right = right / torch.where(sigma > 0, sigma, 1)[:, :, None]
-    energy = torch.where(energy > tolerance**2 * energy.amax(1, keepdim=True), energy, 0)
-    return energy * scale[:, :, 0].square(), left * scale, right
+    return torch.where(energy > tolerance**2 * energy.amax(1, keepdim=True), energy, 0), left, right
 
 
 def _tolerance(dtype: torch.dtype) -> float:
@@ -238,17 +252,20 @@ def _tolerance(dtype: torch.dtype) -> float:
 
 
 def _sparse_where_free(blocks: Tensor, lossless: Tensor, rank: Tensor, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
-    size = right.shape[1]
-    nonzero = blocks != 0
-    taps, rows = nonzero.any(1), nonzero.any(2)
-    by_taps = lossless & (taps.sum(1) == rank)
-    by_rows = lossless & (rows.sum(1) == rank) & ~by_taps
+    chosen = lossless.nonzero()[:, 0]
+    if len(chosen) == 0:
+        return left, right
+    whole, rank, size = blocks[chosen], rank[chosen], right.shape[1]
+    taps, rows = (whole != 0).any(1), (whole != 0).any(2)
+    by_taps = (taps.sum(1) == rank)[:, None, None]
+    by_rows = (rows.sum(1) == rank)[:, None, None]
     tap_order = (~taps).int().argsort(dim=1, stable=True)[:, :size]
     row_order = (~rows).int().argsort(dim=1, stable=True)[:, :size]
-    tap_units = torch.eye(blocks.shape[2], dtype=blocks.dtype, device=blocks.device)[tap_order]
-    row_units = torch.eye(blocks.shape[1], dtype=blocks.dtype, device=blocks.device)[row_order].mT
-    tap_columns = blocks.gather(2, tap_order[:, None, :].expand(-1, blocks.shape[1], -1))
-    row_kernels = blocks.gather(1, row_order[:, :, None].expand(-1, -1, blocks.shape[2]))
-    left = torch.where(by_taps[:, None, None], tap_columns, torch.where(by_rows[:, None, None], row_units, left))
-    right = torch.where(by_taps[:, None, None], tap_units, torch.where(by_rows[:, None, None], row_kernels, right))
+    tap_units = torch.eye(whole.shape[2], dtype=whole.dtype, device=whole.device)[tap_order]
+    row_units = torch.eye(whole.shape[1], dtype=whole.dtype, device=whole.device)[row_order].mT
+    tap_columns = whole.gather(2, tap_order[:, None, :].expand(-1, whole.shape[1], -1))
+    row_kernels = whole.gather(1, row_order[:, :, None].expand(-1, -1, whole.shape[2]))
+    left, right = left.clone(), right.clone()
+    left[chosen] = torch.where(by_taps, tap_columns, torch.where(by_rows, row_units, left[chosen]))
+    right[chosen] = torch.where(by_taps, tap_units, torch.where(by_rows, row_kernels, right[chosen]))
     return left, right

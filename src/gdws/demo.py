@@ -1,22 +1,23 @@
-"""The demo: the embedded robust CNN, the paper's GDWS at two budgets and the calibrated method, side by side."""
+"""The demo: the embedded robust CNN, the paper's GDWS and the calibrated method at two budgets each, side by side."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from gdws import data
 from gdws.attacks import PGD
-from gdws.bench import bench
+from gdws.bench import Timing, bench
 from gdws.budgets import Macs
 from gdws.compress import apply, plan
 from gdws.cost import network_cost
 from gdws.evaluate import evaluate
 from gdws.models import embedded
 
-VARIANTS = (("paper", 0.75), ("paper", 0.5), ("calibrated", 0.5))
-CALIBRATION_IMAGES = 200
+VARIANTS = (("paper", 0.75), ("paper", 0.5), ("calibrated", 0.5), ("calibrated", 0.3))
+CALIBRATION_IMAGES = 150
 
 
 @dataclass(frozen=True)
@@ -33,15 +34,17 @@ class Row:
     fps_ratio: float
 
 
-def demo(images: int = 150, seed: int = 0) -> list[Row]:
+def demo(images: int = 100, seed: int = 0) -> list[Row]:
     """Compress, attack (PGD-20 on the first `images` test images) and time the embedded model."""
     base = embedded()
     test, calibration = data.load("demo", "test"), data.load("demo", "train").take(CALIBRATION_IMAGES)
     models: dict[str, nn.Module] = {"base": base}
+    statistics = None
     for method, fraction in VARIANTS:
-        made = plan(base, calibration, Macs(fraction), method, seed=seed)
+        made = plan(base, statistics or calibration, Macs(fraction), method, seed=seed)
+        statistics = made.calibration
         models[f"{method} {fraction:g}"] = apply(base, made)
-    timings = bench(models, test.images[:1].float() / 255)
+    timings = _one_core(models, test.images[:1].float() / 255)
     rows = []
     for name, model in models.items():
         cost = network_cost(model, test.images[:1].float() / 255)
@@ -58,3 +61,12 @@ def demo(images: int = 150, seed: int = 0) -> list[Row]:
             )
         )
     return rows
+
+
+def _one_core(models: dict[str, nn.Module], example: Tensor) -> dict[str, Timing]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # at one small image, threads mostly wait for each other
+    try:
+        return bench(models, example)
+    finally:
+        torch.set_num_threads(threads)

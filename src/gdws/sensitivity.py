@@ -12,8 +12,8 @@ from gdws.observe import Use, backward, each_class, random_signs, recording
 from gdws.progress import track
 from gdws.surgery import patches
 
-CHUNK = 2**22
-"""Elements of the largest temporary."""
+CHUNK = {"cpu": 2**18, "cuda": 2**26}
+"""Elements of the largest temporary: what a core's cache holds, or enough to keep a GPU busy."""
 
 
 def sensitivity(
@@ -85,10 +85,10 @@ def squared_gradient_norms(conv: nn.Conv2d, uses: list[Use]) -> Tensor:
     by_gram = pixels < outputs
     largest = conv.in_channels * (max(pixels * pixels, taps * pixels) if by_gram else taps * max(outputs, pixels))
     total = torch.zeros(conv.in_channels, dtype=torch.float64, device=conv.weight.device)
-    for part in torch.arange(samples).split(max(1, CHUNK // largest)):
+    for part in torch.arange(samples).split(max(1, CHUNK.get(conv.weight.device.type, 2**22) // largest)):
         rows = slice(int(part[0]), int(part[-1]) + 1)
-        x = torch.cat([patches(conv, inputs[rows]) for inputs, _ in pairs], dim=3)
-        g = torch.cat([gradient[rows].flatten(2) for _, gradient in pairs], dim=2)
+        x = _joined([patches(conv, inputs[rows]) for inputs, _ in pairs])
+        g = _joined([gradient[rows].flatten(2) for _, gradient in pairs])
         g = g.view(len(g), conv.groups, outputs, pixels)
         if by_gram:
             channels = x.view(len(x), conv.groups, -1, taps, pixels)
@@ -97,3 +97,8 @@ def squared_gradient_norms(conv: nn.Conv2d, uses: list[Use]) -> Tensor:
             norms = (g @ x.mT).square().sum((0, 2)).view(conv.groups, -1, taps).sum(2)
         total += norms.flatten().double()
     return total
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    """Along the last axis; one part as it is, without a copy."""
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)

@@ -28,8 +28,11 @@ from gdws.errors import GdwsError
 from gdws.files import write_atomically
 from gdws.observe import Use, backward, random_signs, recording, sampled_class
 from gdws.progress import track
-from gdws.sensitivity import CHUNK, attacked, squared_gradient_norms
+from gdws.sensitivity import attacked, squared_gradient_norms
 from gdws.surgery import Site, patches
+
+CHUNK = 2**22
+"""Elements of the largest temporary."""
 
 KEPT_FILES = 4
 """Statistics files kept in a cache folder; the oldest beyond these are deleted."""
