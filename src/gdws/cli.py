@@ -64,9 +64,9 @@ def demo_command(
     with shown(_Bar()):
         rows = demo.demo(images, seed)
     base = rows[0]
-    table = Table(title="CIFAR-10, method and fraction of MACs", box=box.SIMPLE_HEAD, caption_justify="left")
+    table = Table(title="CIFAR-10, method and fraction of MACs", box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     table.caption = f"1,000 test images, PGD-20 on the first {images}; FPS of single images on one core, eager PyTorch"
-    for heading in ("network", "natural", "PGD-20", "M MACs", "k params", "MB", "FPS", "speed"):
+    for heading in ("network", "natural", "PGD-20", "M MACs", "k par.", "MB", "FPS", "speed"):
         table.add_column(heading, justify="left" if heading == "network" else "right", no_wrap=True)
     for row in rows:
         table.add_row(
