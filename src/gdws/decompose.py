@@ -246,7 +246,7 @@ def channel_svd(blocks: Tensor, tolerance: float) -> tuple[Tensor, Tensor, Tenso
 
 
 def _grams(rows: Tensor) -> Tensor:
-    """A A^T of every A in rows (C, K, M). Four at a time: the products between them are waste, but the larger size is faster."""
+    """A A^T of every A in rows (C, K, M). Four at a time: products between them are waste, but the larger size is faster."""
     count, taps, _ = rows.shape
     if count % 4:
         return rows @ rows.mT
