@@ -52,6 +52,8 @@ def test_compress_inspect_evaluate_bench(run, tmp_path):
     status, text = run("compress", "demo", "--out", "o", "--macs", 0.4, "--images", 20, "--json", "c.json")
     assert status == 0, text
     assert json.loads((tmp_path / "c.json").read_text())["plan"]["budget"] == {"kind": "Macs", "value": 0.4}
+    (tmp_path / "plain").touch()
+    assert (tmp_path / "c.json").stat().st_mode == (tmp_path / "plain").stat().st_mode
     status, text = run("inspect", "o")
     assert status == 0
     assert "first layer" in text
@@ -213,14 +215,25 @@ def test_cifar10_archives_are_read(tmp_path):
     assert len(data.load(f"cifar10:{tmp_path}", "train").images) == 50
 
 
-@pytest.mark.parametrize("kill", [signal.SIGINT, signal.SIGKILL])
-def test_an_interrupted_compression_leaves_no_folder(tmp_path, kill):
+def test_an_interrupted_compression_leaves_no_folder(tmp_path):
     command = [sys.executable, "-m", "gdws", "compress", "demo", "--out", "o", "--no-cache", "--images", "500"]
-    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    time.sleep(8)
-    assert process.poll() is None
-    process.send_signal(kill)
-    _, text = process.communicate(timeout=60)
-    assert process.returncode == (130 if kill == signal.SIGINT else -9)
-    assert "Traceback" not in text
-    assert list(tmp_path.iterdir()) == []
+    statuses = {signal.SIGINT: 130, signal.SIGKILL: -9}
+    processes = {}
+    for kill in statuses:
+        (tmp_path / kill.name).mkdir()
+        processes[kill] = subprocess.Popen(
+            command,
+            cwd=tmp_path / kill.name,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    time.sleep(15)  # well past the imports, well before the end
+    for kill, process in processes.items():
+        assert process.poll() is None
+        process.send_signal(kill)
+        _, text = process.communicate(timeout=60)
+        assert process.returncode == statuses[kill]
+        assert "Traceback" not in text
+        assert list((tmp_path / kill.name).iterdir()) == []

@@ -190,10 +190,14 @@ def test_statistics_are_cached_by_content_and_a_broken_file_is_replaced(network,
 
 
 def test_drop_finds_a_smaller_network_that_agrees(network, images):
-    made = gdws.plan(network, [images.repeat(2, 1, 1, 1)], gdws.Drop(20.0), attack=None)
+    double = images.repeat(2, 1, 1, 1)
+    made = gdws.plan(network, [double], gdws.Drop(20.0), attack=None)
     assert made.budget == gdws.Drop(20.0)
     assert made.macs < 0.9
-    assert gdws.agreement(network, gdws.apply(network, made), images) >= 70
+    compressed = gdws.apply(network, made)
+    assert gdws.agreement(network, compressed, images) >= 70
+    replayed = gdws.apply(network, gdws.Plan.from_json(made.to_json()), [double])
+    assert torch.equal(replayed(images), compressed(images))
 
 
 def test_save_then_load_is_bit_identical(network, images, tmp_path):

@@ -22,7 +22,7 @@ from gdws.nn import GDWSConv2d
 from gdws.plans import NO_GAIN, LayerPlan, Plan
 from gdws.progress import note, track
 from gdws.refit import refit
-from gdws.sensitivity import sensitivity
+from gdws.sensitivity import attacked, sensitivity
 from gdws.statistics import Statistics, calibrate, gather, grouped_weight, image_hashes
 from gdws.surgery import Site, survey
 from gdws.surgery import replace as replace_modules
@@ -69,6 +69,7 @@ def plan(
             budget,
             model,
             calibration,
+            attack,
             lambda data, part: plan(
                 model,
                 data,
@@ -232,7 +233,13 @@ def _pricing(budget: Budget, method: str) -> tuple[Callable[[Site, int], int], C
     raise GdwsError(f"method {method!r} got the budget {budget}: expected Macs, Params or Drop")
 
 
-def _smallest_within(budget: Drop, model: nn.Module, calibration: Batches | Statistics, plan_for: Callable[..., Plan]) -> Plan:
+def _smallest_within(
+    budget: Drop,
+    model: nn.Module,
+    calibration: Batches | Statistics,
+    attack: PGD | None,
+    plan_for: Callable[[Batches | Statistics, Budget], Plan],
+) -> Plan:
     """Bisect the fraction of MACs for the smallest network that agrees with the original on held-back images.
 
     Agreement is taken on the held-back images clean and attacked together. The plan's statistics come from the others.
@@ -240,17 +247,15 @@ def _smallest_within(budget: Drop, model: nn.Module, calibration: Batches | Stat
     if isinstance(calibration, Statistics):
         raise GdwsError(f"{budget} got collected statistics: expected images, some of which it can hold back")
     images, labels = gather(calibration)
-    fit = len(images) - max(1, round(HELD_BACK * len(images)))
+    fit = _not_held_back(images)
     if fit < 1:
         raise GdwsError(f"{budget} got {len(images)} calibration image: expected at least 2, to hold some back")
     used = (images[:fit], labels[:fit]) if labels is not None else images[:fit]
     device, dtype = placement(model)
     held, truth = images[fit:], None if labels is None else labels[fit:]
     with full_precision(), evaluating(model):
-        from gdws.sensitivity import attacked
-
         generator = torch.Generator().manual_seed(1)
-        adversarial = attacked(model, held.to(device, dtype), truth, ATTACK, generator).cpu()
+        adversarial = attacked(model, held.to(device, dtype), truth, attack, generator).cpu()
     check = torch.cat([held, adversarial.to(held.dtype)])
     low, high = 0.02, 1.0
     best = plan_for([used], Macs(high))
@@ -265,6 +270,10 @@ def _smallest_within(budget: Drop, model: nn.Module, calibration: Batches | Stat
         else:
             low = middle
     return replace(best, budget=budget, images=image_hashes(images))
+
+
+def _not_held_back(images: Tensor) -> int:
+    return len(images) - max(1, round(HELD_BACK * len(images)))
 
 
 def _layer_plan(site: Site, choice: Choice) -> LayerPlan:
@@ -335,6 +344,9 @@ def _statistics_for(model: nn.Module, plan: Plan, calibration: Batches | Statist
             raise GdwsError("this calibrated plan came without its statistics: give apply its calibration images again")
         return plan.calibration
     images, labels = gather(calibration)
+    if isinstance(plan.budget, Drop):
+        fit = _not_held_back(images)
+        images, labels = images[:fit], None if labels is None else labels[:fit]
     device, dtype = placement(model)
     names = {layer.name for layer in plan.layers if layer.replaceable}
     sites = [

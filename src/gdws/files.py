@@ -20,6 +20,7 @@ def write_atomically(path: Path, content: bytes | str) -> None:
         with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as handle:
             temporary = handle.name
             handle.write(data)
+        os.chmod(temporary, 0o666 & ~_umask())
         os.replace(temporary, path)
     except OSError as error:
         raise GdwsError(f"cannot write {path}: {error.strerror or error}") from None
@@ -42,7 +43,7 @@ def new_folder(path: Path, force: bool) -> Iterator[Path]:
         raise GdwsError(f"cannot write to {path.parent}: {error.strerror or error}") from None
     try:
         yield temporary
-        temporary.chmod(0o755)
+        temporary.chmod(0o777 & ~_umask())
         if path.exists():
             discarded = temporary.with_name(temporary.name + ".old")
             os.rename(path, discarded)
@@ -54,3 +55,10 @@ def new_folder(path: Path, force: bool) -> Iterator[Path]:
         raise GdwsError(f"cannot write {path}: {error.strerror or error}") from None
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _umask() -> int:
+    """What the user wants taken from the permissions of new files; temporary ones start out private."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -88,13 +88,10 @@ def survey(
 def replace(model: nn.Module, replacements: Mapping[nn.Module, nn.Module]) -> None:
     """Swap modules in place, under every name that they have in the model."""
     for parent in list(model.modules()):
-        for name, child in list(parent.named_children()):
-            if child in replacements:
+        # named_children would list a module that has two names in one parent only once
+        for name, child in list(parent._modules.items()):
+            if child is not None and child in replacements:
                 setattr(parent, name, replacements[child])
-        # named_children lists a module that has two names in one parent only once
-        for alias, twin in parent._modules.items():
-            if twin is not None and twin in replacements:
-                parent._modules[alias] = replacements[twin]
 
 
 def patches(conv: nn.Conv2d, x: Tensor) -> Tensor:
