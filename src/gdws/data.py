@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import pickle
 import zipfile
@@ -50,14 +49,6 @@ class Dataset:
             labels=self.labels[:count],
             batch_size=batch_size or self.batch_size,
         )
-
-    @property
-    def num_classes(self) -> int:
-        return int(self.labels.max()) + 1
-
-    def digests(self) -> set[bytes]:
-        """A hash of each image, to tell whether two data sets share some."""
-        return {hashlib.blake2b(image.numpy().tobytes(), digest_size=16).digest() for image in self.images}
 
 
 def load(name: str, split: str) -> Dataset:
