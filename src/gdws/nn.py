@@ -33,7 +33,8 @@ def gdws_conv2d(
 
     x (B, C, H, W), or without B; channels (G,), or None where every channel has one kernel and none needs repeating;
     depthwise (G, 1, kh, kw); pointwise (M, G / groups, 1, 1). index_select was measured the fastest plain form
-    for unequal g_c on CPU and GPU; x[:, channels] and one convolution for each level of kernels cost up to 1.8x (docs/measurements.md).
+    for unequal g_c on CPU and GPU; x[:, channels] and one convolution for each level of kernels cost up to 1.8x
+    (docs/measurements.md).
     """
     features = depthwise_features(x, channels, depthwise, stride, padding, dilation)
     return F.conv2d(features, pointwise, bias, groups=groups)
