@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 import gdws
-from gdws import curvature, data, decompose, models, statistics
+from gdws import curvature, data, decompose, elimination, models, statistics
 from gdws.attacks import PGD
 from gdws.evaluate import evaluate
 from gdws.observe import Use, random_signs
@@ -40,11 +40,11 @@ def unweighted_moments(conv: nn.Conv2d, uses: list[Use]) -> tuple[Tensor, Tensor
 MOMENTS = statistics._moments
 
 
-def channel_curve(weight: Tensor, moment: Tensor, gradient: Tensor) -> curvature.Curve:
+def channel_curve(weight: Tensor, moment: Tensor, gradient: Tensor) -> elimination.Curve:
     """Kernels in the order of their own channel's singular values, blind to what the channels share."""
     _, channels, taps = weight.shape
-    kernels = curvature.candidate_kernels(weight, moment, gradient)
-    root, _ = curvature.roots(curvature.channel_moments(moment, channels, taps))
+    kernels = elimination.candidate_kernels(weight, moment, gradient)
+    root, _ = curvature.roots(elimination.channel_moments(moment, channels, taps))
     blocks = weight.transpose(0, 1) @ root
     gains = torch.linalg.eigvalsh(blocks.mT @ (gradient @ blocks)).flip(1).clamp_min(0)
     spectrum = decompose.rank_kernels(gains + 1e-30)
@@ -54,7 +54,7 @@ def channel_curve(weight: Tensor, moment: Tensor, gradient: Tensor) -> curvature
     for channel in ranked.tolist():
         order.append(channel * taps + int(seen[channel]))
         seen[channel] += 1
-    return curvature.Curve(kernels, torch.tensor(order, device=weight.device), spectrum.errors.cpu())
+    return elimination.Curve(kernels, torch.tensor(order, device=weight.device), spectrum.errors.cpu())
 
 
 @contextmanager
@@ -67,7 +67,7 @@ COLUMNS = {
     "calibrated": nothing,
     "no refit": lambda: mock.patch("gdws.compress.refit"),
     "refit without attack term": lambda: mock.patch("gdws.refit.ATTACK_WEIGHT", 0.0),
-    "no elimination": lambda: mock.patch("gdws.curvature.curve", channel_curve),
+    "no elimination": lambda: mock.patch("gdws.elimination.curve", channel_curve),
     "all pixels alike": lambda: mock.patch("gdws.statistics._moments", unweighted_moments),
     "equation (8)'s gradients": lambda: mock.patch("gdws.statistics.sampled_class", random_signs),
 }

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 import gdws
-from gdws import data, models
+from gdws import data, elimination, models
 from gdws.compress import ATTACK
 from gdws.plans import LayerPlan
 
@@ -50,16 +50,17 @@ def main() -> None:
     assert statistics is not None
 
     def dense(layer: LayerPlan) -> LayerPlan:
-        return replace(layer, structure="dense", reason="left alone", g=())
+        return replace(layer, structure="dense", reason="left alone", kept=())
 
     rows = []
     for layer in whole.layers:
         if not layer.replaceable:
             continue
-        (curve,) = statistics.curves[layer.name]
+        (curve,) = statistics.curves[layer.name]["gdws"]
+        assert isinstance(curve, elimination.Curve)
         for share in (0.5, 0.25, 0.125):
             kept = int(share * layer.dense_macs / (layer.positions * (9 + layer.shape[0])))
-            changed = replace(layer, structure="gdws", g=tuple(curve.distribution(kept).tolist()))
+            changed = replace(layer, structure="gdws", kept=tuple(curve.distribution(kept).tolist()))
             layers = tuple(changed if other.name == layer.name else dense(other) for other in whole.layers)
             compressed = gdws.apply(model, replace(whole, layers=layers), statistics)
             rows.append((float(curve.losses[kept]), *divergence(model, compressed, torch.cat([clean, attacked]))))

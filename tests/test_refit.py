@@ -9,7 +9,7 @@ from torch import nn
 import gdws
 from gdws import refit as refit_module
 from gdws.attacks import PGD
-from gdws.nn import GDWSConv2d
+from gdws.nn import FactoredConv2d
 
 
 class Residual(nn.Module):
@@ -106,6 +106,6 @@ def test_calibrated_beats_the_paper_on_the_demo_model():
     images = test.images.float() / 255
     calibrated = gdws.apply(model, gdws.plan(model, train, gdws.Macs(0.4), attack=PGD(steps=2)))
     paper = gdws.apply(model, gdws.plan(model, train, gdws.Macs(0.4), "paper", attack=PGD(steps=2)))
-    assert isinstance(calibrated.layer2[0].conv2, GDWSConv2d)
+    assert isinstance(calibrated.layer2[0].conv2, FactoredConv2d)
     assert gdws.agreement(model, calibrated, images) > 85
     assert gdws.agreement(model, calibrated, images) > gdws.agreement(model, paper, images) + 15

@@ -28,6 +28,7 @@ from gdws.files import write_atomically
 from gdws.plans import Plan
 from gdws.progress import shown
 from gdws.statistics import image_hashes
+from gdws.structures import FAMILIES, STRUCTURES
 from gdws.surgery import survey
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
@@ -127,6 +128,9 @@ def compress(
     beta: Annotated[float | None, typer.Option(help="bound on every layer's squared error (method paper)")] = None,
     drop: Annotated[float | None, typer.Option(help="points of agreement that may be lost on held-back images")] = None,
     method: Annotated[str, typer.Option(help=", ".join(METHODS))] = "calibrated",
+    structures: Annotated[
+        list[str], typer.Option(help=f"for method calibrated, repeatable: {', '.join((*FAMILIES, *STRUCTURES))}")
+    ] = ["auto"],  # noqa: B006, typer copies it
     images: Annotated[int, typer.Option(help="training images to calibrate on")] = 500,
     eps: Eps = "8/255",
     exclude: Annotated[list[str] | None, typer.Option(help="pattern of layers to leave dense; repeatable")] = None,
@@ -150,6 +154,7 @@ def compress(
             calibration,
             budget,
             method,
+            structures=structures,
             attack=attack,
             exclude=exclude or (),
             seed=seed,
@@ -274,7 +279,7 @@ def _print_plan(made: Plan) -> None:
         table.add_column(heading)
     for layer in made.layers:
         replaced = layer.structure != "dense"
-        becomes = f"gdws, {sum(layer.g)} kernels" if replaced else f"dense: {layer.reason}"
+        becomes = STRUCTURES[layer.structure].describe(layer) if replaced else f"dense: {layer.reason}"
         table.add_row(
             layer.name,
             "x".join(map(str, layer.shape)),

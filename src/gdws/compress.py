@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,18 +12,19 @@ import torch
 from torch import Tensor, nn
 
 import gdws
-from gdws import cost, curvature, decompose
+from gdws import cost, decompose
 from gdws.allocate import allocate
 from gdws.attacks import PGD
 from gdws.budgets import Beta, Budget, Drop, Macs, Params
 from gdws.contract import Batches, check_weights, checked_logits, evaluating, full_precision, placement
 from gdws.errors import GdwsError
-from gdws.nn import GDWSConv2d
+from gdws.nn import FactoredConv2d, GDWSConv2d
 from gdws.plans import NO_GAIN, LayerPlan, Plan
 from gdws.progress import note, track
 from gdws.refit import refit
 from gdws.sensitivity import attacked, sensitivity
-from gdws.statistics import Statistics, calibrate, gather, grouped_weight, image_hashes
+from gdws.statistics import Statistics, calibrate, gather, image_hashes
+from gdws.structures import STRUCTURES, Structure, named
 from gdws.surgery import Site, survey
 from gdws.surgery import replace as replace_modules
 
@@ -34,8 +35,17 @@ ATTACK = PGD(steps=7)
 HELD_BACK = 0.2
 """Share of the calibration images on which `Drop` measures agreement."""
 
-Choice = tuple[Tensor, float] | None
-"""The channel distribution and predicted loss of a layer; None where it stays dense."""
+GDWS = STRUCTURES["gdws"]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What becomes of a layer that is replaced: `size` and `kept` as its structure means them, and the predicted loss."""
+
+    structure: Structure
+    size: int
+    kept: tuple[int, ...]
+    loss: float
 
 
 def plan(
@@ -44,6 +54,7 @@ def plan(
     budget: Budget,
     method: str = "calibrated",
     *,
+    structures: str | Sequence[str] = "auto",
     attack: PGD | None = ATTACK,
     exclude: Sequence[str] = (),
     keep_first: bool = True,
@@ -51,11 +62,13 @@ def plan(
     seed: int = 0,
     cache: Path | None = None,
 ) -> Plan:
-    """Choose the channel distribution of every convolution under one budget.
+    """Choose what becomes of every convolution under one budget.
 
     method      "calibrated": least predicted loss in the metric of the data, one exact allocation over all layers, refit
                 when applied. "paper": Algorithm 3, LEGO with one beta for all layers (searched, for a Macs or Params budget)
                 and alpha from equation (8). "uniform": GDWS-U, MEGO without weights, the same fraction in every layer.
+    structures  what the calibrated method may choose from, layer by layer: "gdws", "separable", ... or "auto" for the best of
+                all (gdws.structures). The other methods know GDWS only.
     calibration images in [0, 1], or (images, labels), in batches; or the statistics of an earlier plan.
     attack      made on the calibration images first; None for a network that is not meant to be robust.
     exclude     shell patterns of convolutions to leave alone. The first and 1x1 convolutions are, unless told otherwise.
@@ -75,6 +88,7 @@ def plan(
                 data,
                 part,
                 method,
+                structures=structures,
                 attack=attack,
                 exclude=exclude,
                 keep_first=keep_first,
@@ -95,8 +109,8 @@ def plan(
 
     if method == "calibrated":
         if statistics is None:
-            statistics = calibrate(model, batches, candidates, attack=attack, seed=seed, cache=cache)
-        choices = _calibrated(candidates, statistics, budget)
+            statistics = calibrate(model, batches, candidates, named(structures), attack=attack, seed=seed, cache=cache)
+        choices = _calibrated(candidates, named(structures), statistics, budget)
     elif method == "paper":
         alphas = (
             {name: layer.alpha for name, layer in statistics.layers.items()}
@@ -128,22 +142,19 @@ def apply(model: nn.Module, plan: Plan, calibration: Batches | Statistics | None
     check_weights(model)
     for layer in plan.layers:
         _check_fits(model, layer)
-    chosen = {layer.name: torch.tensor(layer.g) for layer in plan.layers if layer.structure == "gdws"}
-    convolutions = {name: _conv(model, name) for name in chosen}
+    replaced = [layer for layer in plan.layers if layer.structure != "dense"]
+    made: dict[str, FactoredConv2d] = {}
     if plan.method == "calibrated":
         statistics = _statistics_for(model, plan, calibration)
-        made = {
-            name: _calibrated_layer(convolutions[name], statistics, name, g)
-            for name, g in track(chosen.items(), "kernels", len(chosen))
-        }
-        positions = [layer.positions for layer in plan.layers if layer.name in made]
-        refit(model, made, positions, statistics.images, statistics.attacked)
+        for layer in track(replaced, "layers"):
+            found = statistics.curves[layer.name][layer.structure], statistics.layers[layer.name].metrics()
+            made[layer.name] = STRUCTURES[layer.structure].layer(_conv(model, layer.name), layer.kept, *found)
+        refit(model, made, [layer.positions for layer in replaced], statistics.images, statistics.attacked)
     else:
-        made = {}
-        for name, g in chosen.items():
-            conv = convolutions[name]
-            factors = decompose.truncate(conv.weight, g.to(conv.weight.device), conv.groups)
-            made[name] = GDWSConv2d.from_factors(factors, conv)
+        for layer in replaced:
+            conv = _conv(model, layer.name)
+            factors = decompose.truncate(conv.weight, torch.tensor(layer.g, device=conv.weight.device), conv.groups)
+            made[layer.name] = GDWSConv2d.from_factors(factors, conv)
     compressed = copy.deepcopy(model).eval()
     replace_modules(compressed, {compressed.get_submodule(name): layer.eval() for name, layer in made.items()})
     compressed.gdws_plan = plan  # type: ignore[assignment]
@@ -161,24 +172,42 @@ def agreement(model: nn.Module, other: nn.Module, images: Tensor) -> float:
     return 100 * same / len(images)
 
 
-def _calibrated(sites: list[Site], statistics: Statistics, budget: Budget) -> dict[str, Choice]:
-    """One exact allocation over all layers: each takes G kernels from its curve, or stays dense."""
-    unit, dense = _pricing(budget, "calibrated")
-    options, sizes = [], []
+def _calibrated(
+    sites: list[Site], structures: Sequence[Structure], statistics: Statistics, budget: Budget
+) -> dict[str, Choice]:
+    """One exact allocation over all layers: each takes a structure and a size from its curve, or stays dense."""
+    price_of, dense = _pricing(budget, "calibrated")
+    options, meanings = [], []
     for site in sites:
-        per_group = torch.stack([curve.losses for curve in statistics.curves[site.name]]).sum(0).numpy()
-        price = unit(site, site.conv.groups)
-        cheaper = int(np.ceil(dense(site) / price))
-        costs = np.append(np.arange(min(cheaper, len(per_group))) * float(price), float(dense(site)))
-        options.append((costs, np.append(per_group[: len(costs) - 1], 0.0)))
-        sizes.append(len(costs) - 1)
+        curves = statistics.curves[site.name]
+        costs, losses = [np.array([float(dense(site))])], [np.zeros(1)]
+        meaning: list[tuple[Structure, int] | None] = [None]
+        for structure in structures:
+            if structure.name not in curves:
+                if structure.fits(site.conv):
+                    raise GdwsError(f"these statistics have no curves for {structure.name}: expected {', '.join(curves)} only")
+                continue
+            per_group = torch.stack([curve.losses for curve in curves[structure.name]]).sum(0).numpy()
+            price = price_of(structure, site, 1)
+            sizes = np.arange(structure.smallest, min(int(np.ceil(dense(site) / price)), len(per_group)))
+            costs.append(sizes * float(price))
+            losses.append(per_group[sizes])
+            meaning += [(structure, int(size)) for size in sizes]
+        options.append((np.concatenate(costs), np.concatenate(losses)))
+        meanings.append(meaning)
     picks = allocate(options, budget.value * sum(dense(site) for site in sites))
     choices: dict[str, Choice] = {}
-    for site, pick, size, (_, losses) in zip(sites, picks, sizes, options, strict=True):
-        if pick < size:
-            curves = statistics.curves[site.name]
-            choices[site.name] = torch.cat([curve.distribution(pick) for curve in curves]), float(losses[pick])
+    for site, pick, meaning, (_, losses_) in zip(sites, picks, meanings, options, strict=True):
+        chosen = meaning[pick]
+        if chosen is not None:
+            structure, size = chosen
+            kept = structure.kept(statistics.curves[site.name][structure.name], size)
+            choices[site.name] = Choice(structure, size, kept, float(losses_[pick]))
     return choices
+
+
+def _gdws(conv: nn.Conv2d, g: Tensor, loss: float) -> Choice:
+    return Choice(GDWS, int(g.view(conv.groups, -1).sum(1).max()), tuple(g.tolist()), loss)
 
 
 def _lego_with_one_beta(sites: list[Site], alphas: dict[str, Tensor], budget: Budget) -> dict[str, Choice]:
@@ -190,19 +219,19 @@ def _lego_with_one_beta(sites: list[Site], alphas: dict[str, Tensor], budget: Bu
         for site in sites:
             spectrum = spectra[site.name]
             kept = spectrum.kernels_for(beta)
-            if cost.gdws_parameters(site, kept * site.conv.groups) < cost.dense_parameters(site):
-                found[site.name] = spectrum.distribution(kept), float(spectrum.errors[kept])
+            if GDWS.parameters(site.conv, kept) < cost.dense_parameters(site):
+                found[site.name] = _gdws(site.conv, spectrum.distribution(kept), float(spectrum.errors[kept]))
         return found
 
     if isinstance(budget, Beta):
         return choose(budget.value)
-    unit, dense = _pricing(budget, "paper")
+    price_of, dense = _pricing(budget, "paper")
     limit = budget.value * sum(dense(site) for site in sites)
 
     def price(beta: float) -> int:
         found = choose(beta)
         return sum(
-            dense(site) if (choice := found.get(site.name)) is None else unit(site, int(choice[0].sum())) for site in sites
+            dense(site) if (choice := found.get(site.name)) is None else price_of(GDWS, site, choice.size) for site in sites
         )
 
     betas = torch.cat([spectrum.errors.cpu() for spectrum in spectra.values()]).unique()
@@ -215,21 +244,22 @@ def _lego_with_one_beta(sites: list[Site], alphas: dict[str, Tensor], budget: Bu
 
 def _uniform(sites: list[Site], budget: Budget) -> dict[str, Choice]:
     """GDWS-U: in every layer the kernels that the same fraction of its cost buys, unweighted."""
-    unit, dense = _pricing(budget, "uniform")
+    price_of, dense = _pricing(budget, "uniform")
     choices: dict[str, Choice] = {}
     for site in sites:
-        kernels = int(budget.value * dense(site) / unit(site, 1)) // site.conv.groups
+        kernels = int(budget.value * dense(site) / price_of(GDWS, site, 1))
         spectrum = decompose.spectrum_of(site.conv.weight, None, site.conv.groups)
         kept = min(kernels, spectrum.order.shape[1])
-        choices[site.name] = spectrum.distribution(kept), float(spectrum.errors[kept])
+        choices[site.name] = _gdws(site.conv, spectrum.distribution(kept), float(spectrum.errors[kept]))
     return choices
 
 
-def _pricing(budget: Budget, method: str) -> tuple[Callable[[Site, int], int], Callable[[Site], int]]:
+def _pricing(budget: Budget, method: str) -> tuple[Callable[[Structure, Site, int], int], Callable[[Site], int]]:
+    """What a size of a structure costs, and what the dense layer does."""
     if isinstance(budget, Macs):
-        return cost.gdws_macs, cost.dense_macs
+        return lambda structure, site, size: structure.macs(site, size), cost.dense_macs
     if isinstance(budget, Params):
-        return cost.gdws_parameters, cost.dense_parameters
+        return lambda structure, site, size: structure.parameters(site.conv, size), cost.dense_parameters
     raise GdwsError(f"method {method!r} got the budget {budget}: expected Macs, Params or Drop")
 
 
@@ -276,18 +306,17 @@ def _not_held_back(images: Tensor) -> int:
     return len(images) - max(1, round(HELD_BACK * len(images)))
 
 
-def _layer_plan(site: Site, choice: Choice) -> LayerPlan:
+def _layer_plan(site: Site, choice: Choice | None) -> LayerPlan:
     conv = site.conv
     shape = (conv.weight.shape[0], conv.weight.shape[1], conv.weight.shape[2], conv.weight.shape[3])
     dense_macs, dense_parameters = cost.dense_macs(site), cost.dense_parameters(site)
+    kept: tuple[int, ...] = ()
     if choice is None:
-        structure, reason, g, loss = "dense", site.reason or NO_GAIN, (), 0.0
+        structure, reason, loss = "dense", site.reason or NO_GAIN, 0.0
         macs, parameters = dense_macs, dense_parameters
     else:
-        structure, reason, loss = "gdws", "", choice[1]
-        g = tuple(choice[0].tolist())
-        kernels = conv.groups * int(choice[0].view(conv.groups, -1).sum(1).max())
-        macs, parameters = cost.gdws_macs(site, kernels), cost.gdws_parameters(site, kernels)
+        structure, reason, kept, loss = choice.structure.name, "", choice.kept, choice.loss
+        macs, parameters = choice.structure.macs(site, choice.size), choice.structure.parameters(conv, choice.size)
     return LayerPlan(
         site.name,
         structure,
@@ -295,44 +324,12 @@ def _layer_plan(site: Site, choice: Choice) -> LayerPlan:
         shape,
         conv.groups,
         site.positions,
-        g,
+        kept,
         loss,
         macs,
         dense_macs,
         parameters,
         dense_parameters,
-    )
-
-
-def _calibrated_layer(conv: nn.Conv2d, statistics: Statistics, name: str, g: Tensor) -> GDWSConv2d:
-    """The elimination's kernels with their best pointwise weights."""
-    parts, per_group = [], g.to(conv.weight.device).view(conv.groups, -1)
-    for group, weight in enumerate(grouped_weight(conv)):
-        moment, _ = statistics.layers[name].metric(group)
-        channels, kernels = statistics.curves[name][group].leading(per_group[group])
-        parts.append((channels, kernels, curvature.mix(weight, moment, channels, kernels)))
-    return GDWSConv2d.from_factors(_joined(conv, per_group, parts), conv)
-
-
-def _joined(conv: nn.Conv2d, per_group: Tensor, parts: list[tuple[Tensor, Tensor, Tensor]]) -> decompose.Factors:
-    """The factors of a layer from (channels, kernels (G, K), mix (M, G)) of each of its groups."""
-    taps = conv.kernel_size[0] * conv.kernel_size[1]
-    left = torch.zeros(*per_group.shape, conv.out_channels // conv.groups, taps, dtype=torch.float64)
-    right = torch.zeros(*per_group.shape, taps, taps, dtype=torch.float64)
-    left, right = left.to(conv.weight.device), right.to(conv.weight.device)
-    for group, (channels, kernels, mix) in enumerate(parts):
-        level = torch.arange(len(channels), device=channels.device) - torch.searchsorted(channels, channels)
-        left[group, channels, :, level] = mix.T
-        right[group, channels, level] = kernels
-    kernel = (conv.kernel_size[0], conv.kernel_size[1])
-    return decompose.assemble(
-        per_group.flatten(),
-        left.flatten(0, 1),
-        right.flatten(0, 1),
-        kernel,
-        conv.groups,
-        conv.weight.dtype,
-        float("nan"),
     )
 
 
@@ -356,7 +353,8 @@ def _statistics_for(model: nn.Module, plan: Plan, calibration: Batches | Statist
     ]
     attack = None if plan.attack is None else PGD(**plan.attack)  # type: ignore[arg-type]
     batches = [(images, labels)] if labels is not None else [images]
-    return calibrate(model, batches, sites, attack=attack, seed=plan.seed)
+    used = dict.fromkeys(layer.structure for layer in plan.layers if layer.structure != "dense")
+    return calibrate(model, batches, sites, [STRUCTURES[name] for name in used], attack=attack, seed=plan.seed)
 
 
 def _check_fits(model: nn.Module, layer: LayerPlan) -> None:
@@ -369,8 +367,9 @@ def _check_fits(model: nn.Module, layer: LayerPlan) -> None:
             f"the plan's layer {layer.name} has shape {layer.shape}, groups {layer.groups}: "
             f"expected the model's {tuple(conv.weight.shape)}, groups {conv.groups}"
         )
-    if layer.structure not in ("dense", "gdws"):
-        raise GdwsError(f"the plan's layer {layer.name} has structure {layer.structure!r}: expected dense or gdws")
+    if layer.structure not in ("dense", *STRUCTURES):
+        expected = ", ".join(("dense", *STRUCTURES))
+        raise GdwsError(f"the plan's layer {layer.name} has structure {layer.structure!r}: expected one of {expected}")
 
 
 def _conv(model: nn.Module, name: str) -> nn.Conv2d:

@@ -40,16 +40,6 @@ def dense_macs(site: Site) -> int:
     return site.positions * site.conv.weight.numel()
 
 
-def gdws_macs(site: Site, kernels: int) -> int:
-    """H'W' G (K^2 + M) with G = kernels, M the outputs of one group."""
-    return site.positions * gdws_parameters(site, kernels)
-
-
 def dense_parameters(site: Site) -> int:
     """Weights of a convolution; its bias stays as it is and is not counted."""
     return site.conv.weight.numel()
-
-
-def gdws_parameters(site: Site, kernels: int) -> int:
-    """G (K^2 + M) weights."""
-    return kernels * (site.taps + site.conv.out_channels // site.conv.groups)

@@ -6,7 +6,7 @@ can stand in its place.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -48,7 +48,73 @@ def depthwise_features(
     return F.conv2d(copies, depthwise, None, stride, padding, dilation, groups=len(depthwise))
 
 
-class GDWSConv2d(nn.Module):
+class FactoredConv2d(nn.Module):
+    """What stands in the place of a dense convolution of these arguments: a bank of n features, and a mix of them."""
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Pair,
+        *,
+        stride: Pair = (1, 1),
+        padding: Pair | str = (0, 0),
+        dilation: Pair = (1, 1),
+        groups: int = 1,
+        bias: bool = True,
+        padding_mode: str = "zeros",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.in_channels, self.out_channels, self.kernel_size = in_channels, out_channels, kernel_size
+        self.stride, self.padding, self.dilation, self.groups = stride, padding, dilation, groups
+        self.padding_mode = padding_mode
+        self.bias = nn.Parameter(torch.zeros(out_channels, device=device, dtype=dtype)) if bias else None
+
+    @property
+    def mixing(self) -> nn.Parameter:
+        """(M, n / groups, 1, 1), or of as many elements: what each output makes of each feature."""
+        raise NotImplementedError
+
+    def features(self, x: Tensor) -> Tensor:
+        """(B, n, H', W'), n in the order of the elements of `mixing`, the groups one after another."""
+        raise NotImplementedError
+
+    def _margins(self) -> list[int]:
+        """(left, right, top, bottom) as F.pad takes them, with PyTorch's rule for 'same': the odd pixel goes after."""
+        margins: list[int] = []
+        for axis in (1, 0):
+            if isinstance(self.padding, str):
+                total = self.dilation[axis] * (self.kernel_size[axis] - 1) if self.padding == "same" else 0
+                margins += [total // 2, total - total // 2]
+            else:
+                margins += [self.padding[axis]] * 2
+        return margins
+
+    def _check_input(self, x: Tensor) -> None:
+        if x.shape[-3] != self.in_channels:  # index_select would take too many channels without a word
+            raise GdwsError(f"input has shape {tuple(x.shape)}: expected {self.in_channels} channels")
+
+
+def geometry(conv: nn.Conv2d) -> dict[str, Any]:
+    """The arguments of a FactoredConv2d in the place of a convolution."""
+    return {
+        "in_channels": conv.in_channels,
+        "out_channels": conv.out_channels,
+        "kernel_size": (conv.kernel_size[0], conv.kernel_size[1]),
+        "stride": (conv.stride[0], conv.stride[1]),
+        "padding": conv.padding if isinstance(conv.padding, str) else (conv.padding[0], conv.padding[1]),
+        "dilation": (conv.dilation[0], conv.dilation[1]),
+        "groups": conv.groups,
+        "bias": conv.bias is not None,
+        "padding_mode": conv.padding_mode,
+        "device": conv.weight.device,
+        "dtype": conv.weight.dtype,
+    }
+
+
+class GDWSConv2d(FactoredConv2d):
     """A generalized depthwise-separable convolution: kernel k reads input channel channels[k], a 1x1 convolution mixes all.
 
     It stands for a dense `nn.Conv2d` with the same arguments whose weight for input channel c has rank at most g_c, the
@@ -61,30 +127,13 @@ class GDWSConv2d(nn.Module):
     channels: Tensor
 
     def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        kernel_size: Pair,
-        channels: Tensor,
-        *,
-        stride: Pair = (1, 1),
-        padding: Pair | str = (0, 0),
-        dilation: Pair = (1, 1),
-        groups: int = 1,
-        bias: bool = True,
-        padding_mode: str = "zeros",
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
+        self, in_channels: int, out_channels: int, kernel_size: Pair, channels: Tensor, *, groups: int = 1, **others: Any
     ) -> None:
-        super().__init__()
+        super().__init__(in_channels, out_channels, kernel_size, groups=groups, **others)
         _check_channels(channels, in_channels, groups)
-        kernels = len(channels)
-        self.in_channels, self.out_channels, self.kernel_size = in_channels, out_channels, kernel_size
-        self.stride, self.padding, self.dilation, self.groups = stride, padding, dilation, groups
-        self.padding_mode = padding_mode
+        kernels, device, dtype = len(channels), others.get("device"), others.get("dtype")
         self.depthwise = nn.Parameter(torch.zeros(kernels, 1, *kernel_size, device=device, dtype=dtype))
         self.pointwise = nn.Parameter(torch.zeros(out_channels, kernels // groups, 1, 1, device=device, dtype=dtype))
-        self.bias = nn.Parameter(torch.zeros(out_channels, device=device, dtype=dtype)) if bias else None
         self.register_buffer("channels", channels.detach().clone().to(device))
         self._read_channels()
         self.register_load_state_dict_post_hook(_reread_channels)  # type: ignore[no-untyped-call]
@@ -92,24 +141,7 @@ class GDWSConv2d(nn.Module):
     @classmethod
     def like(cls, conv: nn.Conv2d, channels: Tensor) -> GDWSConv2d:
         """Zero factors with this many kernels in the place of a dense convolution: same geometry, type, device and bias."""
-        padding = conv.padding if isinstance(conv.padding, str) else (conv.padding[0], conv.padding[1])
-        layer = cls(
-            conv.in_channels,
-            conv.out_channels,
-            (conv.kernel_size[0], conv.kernel_size[1]),
-            channels,
-            stride=(conv.stride[0], conv.stride[1]),
-            padding=padding,
-            dilation=(conv.dilation[0], conv.dilation[1]),
-            groups=conv.groups,
-            bias=conv.bias is not None,
-            padding_mode=conv.padding_mode,
-            device=conv.weight.device,
-            dtype=conv.weight.dtype,
-        )
-        if layer.bias is not None and conv.bias is not None:
-            layer.bias.data.copy_(conv.bias.detach())
-        return layer.train(conv.training)
+        return _in_place_of(conv, cls(channels=channels, **geometry(conv)))
 
     @classmethod
     def from_factors(cls, factors: Factors, conv: nn.Conv2d) -> GDWSConv2d:
@@ -144,6 +176,10 @@ class GDWSConv2d(nn.Module):
             self.groups,
         )
 
+    @property
+    def mixing(self) -> nn.Parameter:
+        return self.pointwise
+
     def features(self, x: Tensor) -> Tensor:
         """(B, G, H', W'): what the depthwise kernels give and the pointwise weights then mix."""
         x, padding = self._padded(x)
@@ -163,22 +199,10 @@ class GDWSConv2d(nn.Module):
 
     def _padded(self, x: Tensor) -> tuple[Tensor, Pair | str]:
         """The input as the convolution needs it, and the padding that is still to be done."""
-        if x.shape[-3] != self.in_channels:  # index_select would take too many channels without a word
-            raise GdwsError(f"input has shape {tuple(x.shape)}: expected {self.in_channels} channels")
+        self._check_input(x)
         if self.padding_mode == "zeros":
             return x, self.padding
         return F.pad(x, self._margins(), mode=self.padding_mode), (0, 0)
-
-    def _margins(self) -> list[int]:
-        """(left, right, top, bottom) as F.pad takes them, with PyTorch's rule for 'same': the odd pixel goes after."""
-        margins: list[int] = []
-        for axis in (1, 0):
-            if isinstance(self.padding, str):
-                total = self.dilation[axis] * (self.kernel_size[axis] - 1) if self.padding == "same" else 0
-                margins += [total // 2, total - total // 2]
-            else:
-                margins += [self.padding[axis]] * 2
-        return margins
 
     def _bias_only(self, x: Tensor, padding: Pair | str) -> Tensor:
         sizes = []
@@ -190,6 +214,97 @@ class GDWSConv2d(nn.Module):
         # The sum of no channels ties the output to x: its gradient is then zero, not missing.
         y = x.new_zeros(*x.shape[:-3], self.out_channels, *sizes) + x[..., :0, :1, :1].sum(-3, keepdim=True)
         return y if self.bias is None else y + self.bias[:, None, None]
+
+
+class TwoStageConv2d(FactoredConv2d):
+    """Two plain convolutions: the first has the kernel's taps along `axes`, the second those along the other axes.
+
+    axes (0,): vertical kh x 1, then horizontal 1 x kw; (1,): the reverse; (): 1x1, then kh x kw; (0, 1): kh x kw, then 1x1.
+    Each axis is padded, strided and dilated in the stage that has its taps. `rank` is the number of channels between the two,
+    for each group.
+
+    Parameters: first (groups * rank, C / groups, k1h, k1w), second (M, rank, k2h, k2w), bias (M,) or None.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Pair,
+        rank: int,
+        axes: tuple[int, ...],
+        *,
+        groups: int = 1,
+        **others: Any,
+    ) -> None:
+        super().__init__(in_channels, out_channels, kernel_size, groups=groups, **others)
+        if rank < 1 or not set(axes) <= {0, 1}:
+            raise GdwsError(f"rank is {rank}, axes are {axes}: expected a rank of at least 1 and axes among 0 and 1")
+        self.rank, self.axes = rank, tuple(axes)
+        device, dtype = others.get("device"), others.get("dtype")
+        first, second = self._deal(self.kernel_size, (1, 1))
+        self.first = nn.Parameter(torch.zeros(groups * rank, in_channels // groups, *first, device=device, dtype=dtype))
+        self.second = nn.Parameter(torch.zeros(out_channels, rank, *second, device=device, dtype=dtype))
+        margins = self._margins()
+        left, right, top, bottom = margins
+        # Zeros stay zeros in the first stage, which has no bias, so each stage can pad its own axes.
+        padded_before = self.padding_mode != "zeros" or left != right or top != bottom
+        self._pad_before = margins if padded_before else None
+        padding = self._deal((0, 0) if padded_before else (top, left), (0, 0))
+        strides, dilations = self._deal(self.stride, (1, 1)), self._deal(self.dilation, (1, 1))
+        self._stages = tuple(zip(strides, padding, dilations, strict=True))
+
+    @classmethod
+    def like(cls, conv: nn.Conv2d, rank: int, axes: tuple[int, ...]) -> TwoStageConv2d:
+        """Zero weights of this rank in the place of a dense convolution: same geometry, type, device and bias."""
+        return _in_place_of(conv, cls(rank=rank, axes=axes, **geometry(conv)))
+
+    @property
+    def mixing(self) -> nn.Parameter:
+        return self.second
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.conv2d(self._between(x), self.second, self.bias, *self._stages[1], self.groups)
+
+    def features(self, x: Tensor) -> Tensor:
+        """(B, groups * rank * k2, H', W'): the first stage's channels at each tap of the second."""
+        between, (stride, padding, dilation) = self._between(x), self._stages[1]
+        taps = F.unfold(between, self.second.shape[2:], dilation, padding, stride)
+        sizes = [
+            (between.shape[2 + axis] + 2 * padding[axis] - dilation[axis] * (self.second.shape[2 + axis] - 1) - 1)
+            // stride[axis]
+            + 1
+            for axis in (0, 1)
+        ]
+        return taps.view(*taps.shape[:2], *sizes)
+
+    def extra_repr(self) -> str:
+        return (
+            f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, rank={self.rank}, axes={self.axes}, "
+            f"stride={self.stride}, padding={self.padding}, dilation={self.dilation}, groups={self.groups}, "
+            f"bias={self.bias is not None}"
+        )
+
+    def _between(self, x: Tensor) -> Tensor:
+        self._check_input(x)
+        if self._pad_before is not None:
+            x = F.pad(x, self._pad_before, mode="constant" if self.padding_mode == "zeros" else self.padding_mode)
+        return F.conv2d(x, self.first, None, *self._stages[0], self.groups)
+
+    def _deal(self, values: Pair, rest: Pair) -> tuple[Pair, Pair]:
+        """A pair of values dealt out to the two stages, each with `rest` along the other's axes."""
+        first = tuple(values[axis] if axis in self.axes else rest[axis] for axis in (0, 1))
+        second = tuple(rest[axis] if axis in self.axes else values[axis] for axis in (0, 1))
+        return (first[0], first[1]), (second[0], second[1])
+
+
+Layer = TypeVar("Layer", bound=FactoredConv2d)
+
+
+def _in_place_of(conv: nn.Conv2d, layer: Layer) -> Layer:
+    if layer.bias is not None and conv.bias is not None:
+        layer.bias.data.copy_(conv.bias.detach())
+    return layer.train(conv.training)
 
 
 def _check_channels(channels: Tensor, in_channels: int, groups: int) -> None:

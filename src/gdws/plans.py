@@ -12,7 +12,7 @@ from gdws.errors import GdwsError
 if TYPE_CHECKING:
     from gdws.statistics import Statistics
 
-FORMAT = "gdws plan 1"
+FORMAT = "gdws plan 2"
 NO_GAIN = "no gain"
 
 
@@ -20,10 +20,11 @@ NO_GAIN = "no gain"
 class LayerPlan:
     """What becomes of one convolution.
 
-    structure    "dense" (it stays as it is, and `reason` says why) or "gdws"
+    structure    "dense" (it stays as it is, and `reason` says why) or a name of gdws.structures
     shape        (M, C / groups, kh, kw) of its weight
     positions    output pixels for one image, over all its uses
-    g            kernels of each input channel; empty for a dense layer
+    kept         what the structure keeps: for "gdws" g, the kernels of each input channel; for the others the rank, one number
+                 for all groups; empty for a dense layer
     loss         predicted: with method "paper" and "uniform" the weighted squared error that beta bounds; with "calibrated"
                  the divergence (nats) of the decisions from the original's that this layer brings about
     """
@@ -34,12 +35,17 @@ class LayerPlan:
     shape: tuple[int, int, int, int]
     groups: int
     positions: int
-    g: tuple[int, ...]
+    kept: tuple[int, ...]
     loss: float
     macs: int
     dense_macs: int
     parameters: int
     dense_parameters: int
+
+    @property
+    def g(self) -> tuple[int, ...]:
+        """The channel distribution of a GDWS layer; empty for others."""
+        return self.kept if self.structure == "gdws" else ()
 
     @property
     def replaceable(self) -> bool:
@@ -116,7 +122,7 @@ class Plan:
 
 
 def _layer(entry: dict[str, Any]) -> LayerPlan:
-    return LayerPlan(**{**entry, "shape": tuple(entry["shape"]), "g": tuple(entry["g"])})
+    return LayerPlan(**{**entry, "shape": tuple(entry["shape"]), "kept": tuple(entry["kept"])})
 
 
 def _share(pairs: list[tuple[int, int]]) -> float:

@@ -2,10 +2,10 @@
 
 Both networks run as one. Every convolution that is replaced becomes a pair whose input holds the original's half of the batch
 and the compressed network's half; all other modules treat the samples of a batch alike and are shared. When the forward pass
-reaches a pair, it knows what the compressed layer gets (x) and what the original gives (y), solves for the pointwise weights,
+reaches a pair, it knows what the compressed layer gets (x) and what the original gives (y), solves for the layer's mix,
 and goes on with the refitted layer. One forward pass therefore refits the whole network.
 
-With z the depthwise features of x, the pointwise weights P minimise, summed over calibration images and output pixels,
+With z the features that the layer's bank makes of x, the mix P minimises, summed over calibration images and output pixels,
 
     |y - P z|^2 on clean images  +  |y - P z|^2 on attacked ones  +  ATTACK_WEIGHT |dy - P dz|^2,
 
@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from gdws.contract import full_precision, placement
-from gdws.nn import GDWSConv2d
+from gdws.nn import FactoredConv2d
 from gdws.progress import note, track
 from gdws.surgery import replace
 
@@ -33,12 +33,15 @@ RIDGE = 1e-3
 CHUNK = 2**22
 """Elements of the largest temporary."""
 
-LARGEST_MAP = 800 * 2**20
+MOST_PIXELS = 2**15
+"""Output pixels that a layer is fitted to, clean and attacked each: far more than it has weights for each output."""
+
+LARGEST_MAP = 256 * 2**20
 """Bytes of one feature map of all images together; some five of them are in memory at once. Bounds the images used."""
 
 
 class _Pair(nn.Module):
-    def __init__(self, conv: nn.Conv2d, layer: GDWSConv2d) -> None:
+    def __init__(self, conv: nn.Conv2d, layer: FactoredConv2d) -> None:
         super().__init__()
         self.conv, self.layer = conv, layer
         self.fitted = False
@@ -50,7 +53,7 @@ class _Pair(nn.Module):
         target, output = y.chunk(2)
         _fill(target, self.conv, original)
         if not self.fitted:
-            refit_pointwise(self.layer, compressed, target)
+            refit_mix(self.layer, compressed, target)
             self.fitted = True
         _fill(output, self.layer, compressed)
         return y
@@ -62,13 +65,15 @@ def _fill(out: Tensor, module: nn.Module, x: Tensor, rows: int = 32) -> None:
         part.copy_(module(given))
 
 
-def refit(model: nn.Module, layers: dict[str, GDWSConv2d], positions: Sequence[int], images: Tensor, attacked: Tensor) -> None:
+def refit(
+    model: nn.Module, layers: dict[str, FactoredConv2d], positions: Sequence[int], images: Tensor, attacked: Tensor
+) -> None:
     """Refit `layers`, in place, which replace the convolutions of these names and have this many output pixels.
 
     images and attacked (N, C, H, W).
 
-    Feature maps of four copies of the images are in memory at once, so only as many are used as LARGEST_MAP allows: 800 of
-    32x32 pixels for ResNet-18, 65 of 224x224.
+    Feature maps of four copies of the images are in memory at once, so only as many are used as LARGEST_MAP allows: 256 of
+    32x32 pixels for ResNet-18 (more were measured to gain nothing), 20 of 224x224.
     """
     widest = max((layer.out_channels * p for layer, p in zip(layers.values(), positions, strict=True)), default=1)
     count = max(1, LARGEST_MAP // (4 * 4 * widest))
@@ -85,22 +90,23 @@ def refit(model: nn.Module, layers: dict[str, GDWSConv2d], positions: Sequence[i
             shell(torch.cat([both, both]))
 
 
-def refit_pointwise(layer: GDWSConv2d, x: Tensor, y: Tensor) -> None:
-    """Solve for a layer's pointwise weights; x (2N, C, H, W) its input on clean, then attacked images, y the outputs wanted."""
-    kernels = layer.pointwise.shape[1]
-    if kernels == 0:
+def refit_mix(layer: FactoredConv2d, x: Tensor, y: Tensor) -> None:
+    """Solve for a layer's mix; x (2N, C, H, W) its input on clean, then attacked images, y the outputs wanted."""
+    features = layer.mixing[0].numel()
+    if features == 0:
         return
     outputs = layer.out_channels // layer.groups
-    gram = torch.zeros(layer.groups, kernels, kernels, dtype=torch.float64, device=x.device)
-    cross = torch.zeros(layer.groups, outputs, kernels, dtype=torch.float64, device=x.device)
+    gram = torch.zeros(layer.groups, features, features, dtype=torch.float64, device=x.device)
+    cross = torch.zeros(layer.groups, outputs, features, dtype=torch.float64, device=x.device)
     pixels = y[0, 0].numel()
-    rows = max(1, CHUNK // (pixels * max(len(layer.depthwise), layer.out_channels) * 2))
+    rows = max(1, CHUNK // (pixels * max(layer.groups * features, layer.out_channels) * 2))
 
     def columns(values: Tensor) -> Tensor:
         """(B, groups * n, H, W) -> (groups, n, B H W)"""
         return values.float().view(len(values), layer.groups, -1, pixels).permute(1, 2, 0, 3).flatten(2)
 
-    halves = zip(*(part.split(rows) for value in (x, y) for part in value.chunk(2)), strict=True)
+    images = max(1, MOST_PIXELS // pixels)
+    halves = zip(*(part[:images].split(rows) for value in (x, y) for part in value.chunk(2)), strict=True)
     for clean_x, attacked_x, clean_y, attacked_y in halves:
         clean_z, attacked_z = columns(layer.features(clean_x)), columns(layer.features(attacked_x))
         clean_t, attacked_t = columns(_without_bias(layer, clean_y)), columns(_without_bias(layer, attacked_y))
@@ -114,13 +120,13 @@ def refit_pointwise(layer: GDWSConv2d, x: Tensor, y: Tensor) -> None:
     diagonal = gram.diagonal(dim1=1, dim2=2)
     # A feature that is zero on all images keeps its weights.
     ridge = RIDGE * torch.where(diagonal > 0, diagonal, 1.0)
-    before = layer.pointwise.detach().double().view(layer.groups, outputs, kernels)
+    before = layer.mixing.detach().double().view(layer.groups, outputs, features)
     system = gram + torch.diag_embed(ridge)
     solution = torch.linalg.solve(system, (cross + before * ridge[:, None]).mT).mT
-    layer.pointwise.data.copy_(solution.reshape(layer.out_channels, kernels, 1, 1))
+    layer.mixing.data.copy_(solution.reshape(layer.mixing.shape))
 
 
-def _without_bias(layer: GDWSConv2d, y: Tensor) -> Tensor:
+def _without_bias(layer: FactoredConv2d, y: Tensor) -> Tensor:
     return y if layer.bias is None else y - layer.bias.detach()[:, None, None]
 
 

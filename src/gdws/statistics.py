@@ -20,15 +20,15 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
-from gdws import curvature
+from gdws import curvature, probing
 from gdws.attacks import PGD
 from gdws.contract import Batches, checked_logits, evaluating, full_precision, placement, unpack
-from gdws.decompose import channel_blocks
 from gdws.errors import GdwsError
 from gdws.files import write_atomically
 from gdws.observe import Use, backward, random_signs, recording, sampled_class
 from gdws.progress import track
 from gdws.sensitivity import attacked, squared_gradient_norms
+from gdws.structures import Curve, Metric, Structure
 from gdws.surgery import Site, patches
 
 CHUNK = 2**22
@@ -51,22 +51,25 @@ class LayerStatistics:
     gradient: Tensor
     alpha: Tensor
 
-    def metric(self, group: int) -> tuple[Tensor, Tensor]:
-        """S and F of a group, conditioned, in float64."""
-        return (
-            curvature.conditioned(self.moment[group], curvature.MOMENT_RIDGE),
-            curvature.conditioned(self.gradient[group], curvature.GRADIENT_RIDGE),
-        )
+    def metrics(self) -> list[Metric]:
+        """S and F of each group, conditioned, in float64."""
+        return [
+            (
+                curvature.conditioned(moment, curvature.MOMENT_RIDGE),
+                curvature.conditioned(gradient, curvature.GRADIENT_RIDGE),
+            )
+            for moment, gradient in zip(self.moment, self.gradient, strict=True)
+        ]
 
 
 @dataclass(frozen=True)
 class Statistics:
-    """images and attacked (N, C, H, W) on the CPU; statistics and one elimination curve a group, by layer name."""
+    """images and attacked (N, C, H, W) on the CPU; by layer name its statistics and, by structure, a curve for each group."""
 
     images: Tensor
     attacked: Tensor
     layers: dict[str, LayerStatistics]
-    curves: dict[str, list[curvature.Curve]]
+    curves: dict[str, dict[str, list[Curve]]]
     attack: PGD | None
     seed: int
 
@@ -78,29 +81,27 @@ def calibrate(
     model: nn.Module,
     batches: Batches,
     sites: Sequence[Site],
+    structures: Sequence[Structure],
     *,
     attack: PGD | None,
     seed: int,
     cache: Path | None = None,
 ) -> Statistics:
-    """Statistics and curves of these convolutions. With a `cache` folder, read from there if nothing has changed."""
+    """Statistics of these convolutions, and their curves for these structures.
+
+    With a `cache` folder, read from there if nothing has changed.
+    """
     images, labels = gather(batches)
-    key = _key(model, images, labels, [site.name for site in sites], attack, seed)
+    key = _key(model, images, labels, [site.name for site in sites], structures, attack, seed)
     file = None if cache is None else cache / f"statistics-{key}.safetensors"
     device, _ = placement(model)
     if file is not None:
-        stored = _read(file, images, [site.name for site in sites], attack, seed, device)
+        stored = _read(file, images, sites, structures, attack, seed, device)
         if stored is not None:
             return stored
     with full_precision(), evaluating(model):
         layers, adversarial = _collect(model, images, labels, sites, attack, seed)
-        curves = {
-            site.name: [
-                curvature.curve(weight, *layers[site.name].metric(group))
-                for group, weight in enumerate(grouped_weight(site.conv))
-            ]
-            for site in track(sites, "curves")
-        }
+        curves = _curves(model, adversarial, sites, structures, layers, seed)
     statistics = Statistics(images, adversarial, layers, curves, attack, seed)
     if file is not None:
         _write(file, statistics)
@@ -125,10 +126,31 @@ def image_hashes(images: Tensor) -> tuple[str, ...]:
     return tuple(hashlib.blake2b(image.contiguous().numpy().tobytes(), digest_size=6).hexdigest() for image in pixels)
 
 
-def grouped_weight(conv: nn.Conv2d) -> Tensor:
-    """(groups, M / groups, C / groups, K) in float64."""
-    blocks, _ = channel_blocks(conv.weight, conv.groups)
-    return blocks.view(conv.groups, -1, *blocks.shape[1:]).transpose(1, 2)
+def _curves(
+    model: nn.Module,
+    adversarial: Tensor,
+    sites: Sequence[Site],
+    structures: Sequence[Structure],
+    layers: dict[str, LayerStatistics],
+    seed: int,
+) -> dict[str, dict[str, list[Curve]]]:
+    """Losses in the metric, then corrected by trials on the attacked images."""
+    curves: dict[str, dict[str, list[Curve]]] = {}
+    tried: dict[str, dict[str, probing.Trials]] = {}
+    for site in track(sites, "curves"):
+        weights = site.conv.weight.detach().double().view(site.conv.groups, -1, *site.conv.weight.shape[1:])
+        metrics = layers[site.name].metrics()
+        curves[site.name], tried[site.name] = {}, {}
+        for structure in structures:
+            if structure.fits(site.conv):
+                own = [structure.curve(weight, metric) for weight, metric in zip(weights, metrics, strict=True)]
+                curves[site.name][structure.name] = own
+                tried[site.name][structure.name] = probing.trials(site, structure, own, metrics)
+    factors = probing.factors(model, adversarial, sites, tried, curves, torch.Generator().manual_seed(seed))
+    return {
+        name: {structure: [curve.scaled(factors[name][structure]) for curve in own] for structure, own in by_structure.items()}
+        for name, by_structure in curves.items()
+    }
 
 
 def _collect(
@@ -196,10 +218,25 @@ def _moments(conv: nn.Conv2d, uses: list[Use]) -> tuple[Tensor, Tensor]:
     return moment, gradient
 
 
-def _key(model: nn.Module, images: Tensor, labels: Tensor | None, names: list[str], attack: PGD | None, seed: int) -> str:
+def _key(
+    model: nn.Module,
+    images: Tensor,
+    labels: Tensor | None,
+    names: list[str],
+    structures: Sequence[Structure],
+    attack: PGD | None,
+    seed: int,
+) -> str:
     """A hash of everything that the statistics depend on."""
     digest = hashlib.blake2b(digest_size=16)
-    settings = [2, names, None if attack is None else asdict(attack), seed, str(model)]
+    settings = [
+        4,
+        names,
+        [structure.name for structure in structures],
+        None if attack is None else asdict(attack),
+        seed,
+        str(model),
+    ]
     digest.update(json.dumps(settings).encode())
     tensors = [*model.state_dict().items(), ("images", images), *([] if labels is None else [("labels", labels)])]
     for name, tensor in tensors:
@@ -212,12 +249,9 @@ def _write(file: Path, statistics: Statistics) -> None:
     tensors = {"attacked": statistics.attacked}
     for name, layer in statistics.layers.items():
         tensors |= {f"{name}|moment": layer.moment, f"{name}|gradient": layer.gradient, f"{name}|alpha": layer.alpha}
-        for group, found in enumerate(statistics.curves[name]):
-            tensors |= {
-                f"{name}|kernels{group}": found.kernels,
-                f"{name}|order{group}": found.order,
-                f"{name}|losses{group}": found.losses,
-            }
+        for structure, curves in statistics.curves[name].items():
+            for group, found in enumerate(curves):
+                tensors |= {f"{name}|{structure}|{group}|{field}": tensor for field, tensor in vars(found).items()}
     file.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(file, save({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}))
     stale = sorted(file.parent.glob("statistics-*.safetensors"), key=os.path.getmtime)[:-KEPT_FILES]
@@ -226,7 +260,13 @@ def _write(file: Path, statistics: Statistics) -> None:
 
 
 def _read(
-    file: Path, images: Tensor, names: list[str], attack: PGD | None, seed: int, device: torch.device
+    file: Path,
+    images: Tensor,
+    sites: Sequence[Site],
+    structures: Sequence[Structure],
+    attack: PGD | None,
+    seed: int,
+    device: torch.device,
 ) -> Statistics | None:
     """The statistics in a cache file; None if it is not there or not whole (they are then collected again)."""
     if not file.is_file():
@@ -234,20 +274,23 @@ def _read(
     try:
         tensors = load_file(file, device=str(device))
         layers = {
-            name: LayerStatistics(tensors[f"{name}|moment"], tensors[f"{name}|gradient"], tensors[f"{name}|alpha"])
-            for name in names
+            site.name: LayerStatistics(*(tensors[f"{site.name}|{part}"] for part in ("moment", "gradient", "alpha")))
+            for site in sites
         }
         curves = {
-            name: [
-                curvature.Curve(
-                    tensors[f"{name}|kernels{group}"],
-                    tensors[f"{name}|order{group}"],
-                    tensors[f"{name}|losses{group}"].cpu(),
-                )
-                for group in range(len(layers[name].moment))
-            ]
-            for name in names
+            site.name: {
+                structure.name: [_read_curve(structure, tensors, site.name, group) for group in range(site.conv.groups)]
+                for structure in structures
+                if structure.fits(site.conv)
+            }
+            for site in sites
         }
         return Statistics(images, tensors["attacked"].cpu(), layers, curves, attack, seed)
-    except (SafetensorError, KeyError, OSError):
+    except (SafetensorError, KeyError, TypeError, OSError):
         return None
+
+
+def _read_curve(structure: Structure, tensors: dict[str, Tensor], name: str, group: int) -> Curve:
+    prefix = f"{name}|{structure.name}|{group}|"
+    own = {key.removeprefix(prefix): tensor for key, tensor in tensors.items() if key.startswith(prefix)}
+    return structure.restored(own | {"losses": own["losses"].cpu()})

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from gdws.errors import GdwsError
 from gdws.files import new_folder
-from gdws.nn import GDWSConv2d
 from gdws.plans import Plan
+from gdws.structures import STRUCTURES
 from gdws.surgery import replace
 
 FORMAT = "gdws model 1"
@@ -27,7 +27,12 @@ def save(model: nn.Module, folder: str | os.PathLike[str], *, force: bool = Fals
 
     The folder appears when it is complete. One that exists is refused unless `force`.
     """
-    layers = {name: "gdws" for name, module in model.named_modules() if isinstance(module, GDWSConv2d)}
+    layers = {
+        name: structure.name
+        for name, module in model.named_modules()
+        for structure in STRUCTURES.values()
+        if structure.made(module)
+    }
     plan = getattr(model, "gdws_plan", None)
     record = {
         "format": FORMAT,
@@ -51,11 +56,10 @@ def load(folder: str | os.PathLike[str], model: nn.Module) -> nn.Module:
             conv = loaded.get_submodule(name)
         except AttributeError:
             conv = None
-        if not isinstance(conv, nn.Conv2d) or structure != "gdws":
+        if not isinstance(conv, nn.Conv2d) or structure not in STRUCTURES:
             raise GdwsError(f"{folder} has a {structure} layer {name!r}: expected a convolution of the given model")
-        if f"{name}.channels" not in tensors:
-            raise GdwsError(f"{folder} has no tensor {name}.channels: expected a whole file that gdws.save wrote")
-        replace(loaded, {conv: GDWSConv2d.like(conv, tensors[f"{name}.channels"])})
+        own = {key.removeprefix(f"{name}."): value for key, value in tensors.items() if key.startswith(f"{name}.")}
+        replace(loaded, {conv: STRUCTURES[structure].empty(conv, own)})
     load_weights(loaded, tensors, str(folder))
     if record["plan"] is not None:
         loaded.gdws_plan = Plan.from_json(json.dumps(record["plan"]))  # type: ignore[assignment]

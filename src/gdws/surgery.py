@@ -16,13 +16,21 @@ from gdws.errors import GdwsError
 
 @dataclass(frozen=True)
 class Site:
-    """A convolution in its network. positions: output pixels of all its uses for one image (H'W', twice if used twice)."""
+    """A convolution in its network.
+
+    maps    (H, W, H', W') of its input and output for one image, one entry for each use
+    reason  why it stays dense; None if it may be replaced
+    """
 
     name: str
     conv: nn.Conv2d = field(repr=False)
-    positions: int
+    maps: tuple[tuple[int, int, int, int], ...]
     reason: str | None
-    """Why it stays dense; None if it may be replaced."""
+
+    @property
+    def positions(self) -> int:
+        """Output pixels of all uses."""
+        return sum(height * width for _, _, height, width in self.maps)
 
     @property
     def taps(self) -> int:
@@ -42,11 +50,11 @@ def survey(
     exclude: shell patterns of module names. The paper keeps the first and all 1x1 convolutions; so does the default.
     """
     names = {module: name for name, module in model.named_modules() if isinstance(module, nn.Conv2d)}
-    positions: dict[nn.Conv2d, int] = {}
+    maps: dict[nn.Conv2d, tuple[tuple[int, int, int, int], ...]] = {}
 
-    def count(module: nn.Module, _: object, output: Tensor) -> None:
+    def count(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         assert isinstance(module, nn.Conv2d)
-        positions[module] = positions.get(module, 0) + output.shape[2] * output.shape[3]
+        maps[module] = (*maps.get(module, ()), (*inputs[0].shape[2:], *output.shape[2:]))
 
     handles = [module.register_forward_hook(count) for module in names]
     try:
@@ -57,10 +65,10 @@ def survey(
     finally:
         for handle in handles:
             handle.remove()
-    if not positions:
+    if not maps:
         raise GdwsError(f"the model {type(model).__name__} runs no nn.Conv2d: expected a CNN")
 
-    first = next(iter(positions))
+    first = next(iter(maps))
     unused = [pattern for pattern in exclude if not fnmatch.filter(names.values(), pattern)]
     if unused:
         raise GdwsError(f"no convolution is called {unused[0]!r}: expected a pattern such as {names[first]!r}")
@@ -69,7 +77,7 @@ def survey(
         for pattern in exclude:
             if fnmatch.fnmatchcase(names[conv], pattern):
                 return f"excluded by {pattern!r}"
-        if conv not in positions:
+        if conv not in maps:
             return "never runs"
         if type(conv) is not nn.Conv2d:
             return f"a {type(conv).__name__}, not a plain Conv2d"
@@ -81,8 +89,8 @@ def survey(
             return "depthwise"
         return None
 
-    ordered = [*positions, *(conv for conv in names if conv not in positions)]
-    return [Site(names[conv], conv, positions.get(conv, 0), reason(conv)) for conv in ordered]
+    ordered = [*maps, *(conv for conv in names if conv not in maps)]
+    return [Site(names[conv], conv, maps.get(conv, ()), reason(conv)) for conv in ordered]
 
 
 def replace(model: nn.Module, replacements: Mapping[nn.Module, nn.Module]) -> None:

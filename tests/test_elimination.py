@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gdws import curvature
+from gdws import curvature, elimination
 
 
 def random_metric(generator, size, rank):
@@ -51,7 +51,7 @@ def best_loss(weight, moment, gradient, channels, kernels):
 @given(problems(), st.floats(0, 1))
 def test_a_curve_tells_the_loss_after_refitting_what_is_kept(problem, share):
     weight, moment, gradient = problem
-    curve = curvature.curve(weight, moment, gradient)
+    curve = elimination.curve(weight, moment, gradient)
     total = curvature.loss(weight, torch.zeros_like(weight), moment, gradient)
     size = weight.shape[1] * weight.shape[2]
     assert sorted(curve.order.tolist()) == list(range(size))
@@ -72,11 +72,11 @@ def test_a_curve_tells_the_loss_after_refitting_what_is_kept(problem, share):
 @given(problems(), st.integers(1, 20))
 def test_mix_is_least_squares(problem, kept):
     weight, moment, gradient = problem
-    curve = curvature.curve(weight, moment, gradient)
+    curve = elimination.curve(weight, moment, gradient)
     kept = min(kept, weight.shape[1] * weight.shape[2] - 1)
     channels, kernels = curve.leading(curve.distribution(kept))
     _, mix = best_loss(weight, moment, gradient, channels, kernels)
-    found = curvature.mix(weight, moment, channels, kernels)
+    found = elimination.mix(weight, moment, channels, kernels)
     assert torch.allclose(found, mix, rtol=1e-3, atol=1e-5 * float(mix.abs().max()))
 
 
@@ -87,7 +87,7 @@ def test_elimination_beats_choosing_channels_by_themselves():
     one = random_metric(generator, 4, 40)
     moment = curvature.conditioned(torch.cat([torch.cat([one, one], 1)] * 2), 1e-9)
     gradient = torch.eye(6, dtype=torch.float64)
-    curve = curvature.curve(weight, moment, gradient)
+    curve = elimination.curve(weight, moment, gradient)
     total = curvature.loss(weight, torch.zeros_like(weight), moment, gradient)
     assert float(curve.losses[4]) < 1e-6 * total
 
@@ -96,6 +96,6 @@ def test_a_silent_layer_is_free_to_drop():
     weight = torch.randn(3, 2, 4, dtype=torch.float64)
     zero_moment = curvature.conditioned(torch.zeros(8, 8), curvature.MOMENT_RIDGE)
     zero_gradient = curvature.conditioned(torch.zeros(3, 3), curvature.GRADIENT_RIDGE)
-    curve = curvature.curve(weight, zero_moment, zero_gradient)
+    curve = elimination.curve(weight, zero_moment, zero_gradient)
     assert float(curve.losses[0]) < 1e-30
     assert bool(curve.kernels.isfinite().all())

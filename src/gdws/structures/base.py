@@ -1,0 +1,77 @@
+"""What a structure is."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Protocol
+
+from torch import Tensor, nn
+
+from gdws.nn import FactoredConv2d
+from gdws.plans import LayerPlan
+from gdws.surgery import Site
+
+Metric = tuple[Tensor, Tensor]
+"""S and F of a group of a convolution (gdws.curvature), float64."""
+
+
+class Curve(Protocol):
+    """A dataclass of tensors. losses (n + 1,), not increasing: what is lost by a bank of size 0 ... n, for one group."""
+
+    @property
+    def losses(self) -> Tensor: ...
+
+    def scaled(self, factors: Tensor) -> Curve:
+        """The same banks with losses multiplied by factors (n + 1,), and not increasing again."""
+        ...
+
+
+class Structure(ABC):
+    """Sizes are for one group: all groups of a convolution get the same."""
+
+    name: str
+    smallest: int
+    """The least size that makes a layer."""
+
+    @abstractmethod
+    def fits(self, conv: nn.Conv2d) -> bool:
+        """Whether a convolution can have this structure at all."""
+
+    @abstractmethod
+    def curve(self, weight: Tensor, metric: Metric) -> Curve:
+        """Banks of all sizes for the weight (M, C, kh, kw) of one group, float64."""
+
+    @abstractmethod
+    def restored(self, tensors: dict[str, Tensor]) -> Curve:
+        """A curve from its tensors, by name."""
+
+    @abstractmethod
+    def parameters(self, conv: nn.Conv2d, size: int) -> int:
+        """Weights; the bias stays as it is and is not counted."""
+
+    @abstractmethod
+    def macs(self, site: Site, size: int) -> int:
+        """Multiply-adds for one image."""
+
+    @abstractmethod
+    def kept(self, curves: Sequence[Curve], size: int) -> tuple[int, ...]:
+        """What a plan records of a size: enough for `layer`, and for people to edit."""
+
+    @abstractmethod
+    def layer(
+        self, conv: nn.Conv2d, kept: tuple[int, ...], curves: Sequence[Curve], metrics: Sequence[Metric]
+    ) -> FactoredConv2d:
+        """The layer in the convolution's place, with the mix that is best in the metric."""
+
+    @abstractmethod
+    def empty(self, conv: nn.Conv2d, tensors: dict[str, Tensor]) -> FactoredConv2d:
+        """A layer of the shape that saved tensors (by parameter name) have, to load them into."""
+
+    @abstractmethod
+    def made(self, layer: nn.Module) -> bool:
+        """Whether a module is a layer of this structure."""
+
+    @abstractmethod
+    def describe(self, layer: LayerPlan) -> str:
+        """A planned layer in a few words."""

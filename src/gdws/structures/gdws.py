@@ -1,0 +1,83 @@
+"""GDWS: each input channel has its own number of depthwise kernels, a 1x1 convolution mixes what they give."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from gdws import elimination
+from gdws.decompose import Factors, assemble
+from gdws.errors import GdwsError
+from gdws.nn import GDWSConv2d
+from gdws.plans import LayerPlan
+from gdws.structures.base import Curve, Metric, Structure
+from gdws.surgery import Site
+
+
+class GDWS(Structure):
+    """A size is a number of depthwise kernels; a plan keeps g, the kernels of each input channel."""
+
+    name = "gdws"
+    smallest = 0
+
+    def fits(self, conv: nn.Conv2d) -> bool:
+        return True
+
+    def curve(self, weight: Tensor, metric: Metric) -> elimination.Curve:
+        return elimination.curve(weight.flatten(2), *metric)
+
+    def restored(self, tensors: dict[str, Tensor]) -> elimination.Curve:
+        return elimination.Curve(**tensors)
+
+    def parameters(self, conv: nn.Conv2d, size: int) -> int:
+        """G (K^2 + M) with G kernels in all and the M outputs of one group."""
+        taps = conv.kernel_size[0] * conv.kernel_size[1]
+        return size * conv.groups * (taps + conv.out_channels // conv.groups)
+
+    def macs(self, site: Site, size: int) -> int:
+        return site.positions * self.parameters(site.conv, size)
+
+    def kept(self, curves: Sequence[Curve], size: int) -> tuple[int, ...]:
+        return tuple(torch.cat([_own(curve).distribution(size) for curve in curves]).tolist())
+
+    def layer(self, conv: nn.Conv2d, kept: tuple[int, ...], curves: Sequence[Curve], metrics: Sequence[Metric]) -> GDWSConv2d:
+        per_group = torch.tensor(kept, device=conv.weight.device).view(conv.groups, -1)
+        weights = conv.weight.detach().double().view(conv.groups, -1, *conv.weight.shape[1:])
+        parts = []
+        for g, weight, curve, (moment, _) in zip(per_group, weights, curves, metrics, strict=True):
+            channels, kernels = _own(curve).leading(g)
+            parts.append((channels, kernels, elimination.mix(weight.flatten(2), moment, channels, kernels)))
+        return GDWSConv2d.from_factors(_joined(conv, per_group, parts), conv)
+
+    def empty(self, conv: nn.Conv2d, tensors: dict[str, Tensor]) -> GDWSConv2d:
+        if "channels" not in tensors:
+            raise GdwsError("a gdws layer has no tensor channels: expected a whole file that gdws.save wrote")
+        return GDWSConv2d.like(conv, tensors["channels"])
+
+    def made(self, layer: nn.Module) -> bool:
+        return isinstance(layer, GDWSConv2d)
+
+    def describe(self, layer: LayerPlan) -> str:
+        return f"gdws, {sum(layer.kept)} kernels"
+
+
+def _own(curve: Curve) -> elimination.Curve:
+    assert isinstance(curve, elimination.Curve)
+    return curve
+
+
+def _joined(conv: nn.Conv2d, per_group: Tensor, parts: list[tuple[Tensor, Tensor, Tensor]]) -> Factors:
+    """The factors of a layer from (channels, kernels (G, K), mix (M, G)) of each of its groups."""
+    taps = conv.kernel_size[0] * conv.kernel_size[1]
+    left = torch.zeros(*per_group.shape, conv.out_channels // conv.groups, taps, dtype=torch.float64)
+    right = torch.zeros(*per_group.shape, taps, taps, dtype=torch.float64)
+    left, right = left.to(conv.weight.device), right.to(conv.weight.device)
+    for group, (channels, kernels, mix) in enumerate(parts):
+        level = torch.arange(len(channels), device=channels.device) - torch.searchsorted(channels, channels)
+        left[group, channels, :, level] = mix.T
+        right[group, channels, level] = kernels
+    kernel = (conv.kernel_size[0], conv.kernel_size[1])
+    factors = left.flatten(0, 1), right.flatten(0, 1)
+    return assemble(per_group.flatten(), *factors, kernel, conv.groups, conv.weight.dtype, float("nan"))
