@@ -115,17 +115,24 @@ def _batch() -> tuple[dict[int, Dim]]:
 
 
 def _tidy(proto: Any) -> None:
-    """Name nodes after their weights; drop the exporter's notes, which hold the source paths of the machine."""
-    weights = {weight.name for weight in proto.graph.initializer}
-    for node in proto.graph.node:
+    """Name convolutions after their weights; drop the exporter's notes, which hold the source paths of the machine."""
+    graph = proto.graph
+    # Layers of several stages have weights without the ending; OpenVINO gives no two things the same name.
+    weights = {weight.name: weight.name.removesuffix(".weight") + ".weight" for weight in graph.initializer}
+    unnamed = set(weights)
+    for node in graph.node:
         del node.metadata_props[:]
         node.doc_string = ""
-        if node.op_type in ("Conv", "Gemm", "MatMul", "ConvTranspose") and node.input[1] in weights:
-            node.name = node.input[1].removesuffix(".weight")
-    for value in (*proto.graph.value_info, *proto.graph.input, *proto.graph.output, *proto.graph.initializer):
+        if node.op_type in ("Conv", "Gemm") and node.input[1] in unnamed:  # a weight that two nodes share names the first
+            unnamed.remove(node.input[1])
+            node.name = weights[node.input[1]].removesuffix(".weight")
+    renamed = {old: weights[old] for old in weights.keys() - unnamed}
+    for node in graph.node:
+        node.input[:] = [renamed.get(name, name) for name in node.input]
+    for value in (*graph.value_info, *graph.input, *graph.output, *graph.initializer):
+        value.name = renamed.get(value.name, value.name)
         del value.metadata_props[:]
-    del proto.graph.metadata_props[:]
-    del proto.metadata_props[:]
+    del graph.metadata_props[:], proto.metadata_props[:]
 
 
 @contextmanager

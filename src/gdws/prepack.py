@@ -101,8 +101,8 @@ def _filled(node: Node, defaults: tuple[Any, ...], start: int) -> tuple[Any, ...
 
 def _only_reader(node: Node, target: Any) -> Any:
     """The one node that reads this one, if it is a call of `target`."""
-    (reader, *others) = node.users
-    return reader if not others and reader.target is target else None
+    readers = list(node.users)
+    return readers[0] if len(readers) == 1 and readers[0].target is target else None
 
 
 def _constant(node: Any) -> bool:
