@@ -18,26 +18,21 @@ def calibration():
     return data.load("demo", "train").images[:50].float() / 255
 
 
-def agreement(run):
-    with torch.no_grad():
-        wanted = models.embedded()(images(200)).argmax(1)
-    return float((run(images(200)).argmax(1) == wanted).float().mean())
-
-
 def test_onnx_runtime_int8_keeps_the_decisions(embedded_file, calibration, tmp_path):
     quantise(embedded_file, tmp_path / "int8.onnx", calibration)
-    assert agreement(OnnxRuntime(tmp_path / "int8.onnx", 1)) >= 0.95
     assert (tmp_path / "int8.onnx").stat().st_size < 0.3 * embedded_file.stat().st_size
     parity = verify(tmp_path / "int8.onnx", models.embedded(), images(200), tolerance=None)
-    assert 0 < parity.changed <= 10
+    assert parity.changed <= 10
     with pytest.raises(GdwsError, match="differs from its model"):
-        verify(tmp_path / "int8.onnx", models.embedded(), images(200))
+        verify(tmp_path / "int8.onnx", models.embedded(), images(10))
 
 
 def test_openvino_int8_keeps_the_decisions(embedded_file, calibration):
     model = quantise_openvino(embedded_file, calibration)
-    assert agreement(OpenVino(model, images(1), 1)) >= 0.95
     assert any(constant.get_element_type().to_string() == "i8" for constant in model.get_ops())
+    given, wanted = OpenVino(model, images(200), 1)(images(200)), OnnxRuntime(embedded_file, 1)(images(200))
+    assert int((given.argmax(1) == wanted.argmax(1)).sum()) >= 190
+    assert not torch.allclose(given, wanted, atol=1e-3)
 
 
 def test_norms_that_no_convolution_takes_become_int8_convolutions(embedded_file, calibration, tmp_path):

@@ -62,14 +62,20 @@ def bench(
             seconds = _once(lambda x: x @ x, square)
             if step >= warmup:
                 steady.append(seconds)
-    busy = _quantile(steady, 0.9) > UNSTEADY * _quantile(steady, 0.1)
+    busy = unsteady(steady)
     return {
-        name: Timing(len(example), _quantile(taken, 0.5), _quantile(taken, 0.25), _interval(taken), busy)
+        name: Timing(len(example), _quantile(taken, 0.5), _quantile(taken, 0.25), interval(taken), busy)
         for name, taken in times.items()
     }
 
 
-def _interval(taken: list[float]) -> tuple[float, float]:
+def unsteady(taken: list[float]) -> bool:
+    """Whether equal work took times too unequal for a machine that does nothing else."""
+    return _quantile(taken, 0.9) > UNSTEADY * _quantile(taken, 0.1)
+
+
+def interval(taken: list[float]) -> tuple[float, float]:
+    """A distribution-free 95 % interval of the median; of fewer than six values, their range."""
     ordered, reach = sorted(taken), 0.98 * math.sqrt(len(taken))
     low, high = math.floor(len(taken) / 2 - reach) - 1, math.ceil(len(taken) / 2 + reach)
     return ordered[max(low, 0)], ordered[min(high, len(taken) - 1)]
