@@ -73,6 +73,28 @@ def test_compress_inspect_evaluate_bench(run, tmp_path):
     assert "Beta(0.5)" in run("inspect", "o")[1]
 
 
+def test_export_and_bench_in_an_engine(run, tmp_path):
+    status, text = run("export", "demo", "--out", "m.onnx", "--n", 4, "--json", "e.json")
+    assert status == 0, text
+    clean, attacked = json.loads((tmp_path / "e.json").read_text())["rows"]
+    assert (clean["images"], clean["changed"], attacked["changed"]) == (4, 0, 0)
+    assert "PGD-10" in text
+    before = (tmp_path / "m.onnx").read_bytes()
+    status, text = run("export", "demo", "--out", "m.onnx")
+    assert status == 2
+    assert "overwrite it with --force" in text
+    assert (tmp_path / "m.onnx").read_bytes() == before
+    status, text = run("export", "demo", "--out", "i.onnx", "--precision", "int8", "--images", 10, "--n", 4, "--eps", 0)
+    assert status == 0, text
+    assert (tmp_path / "i.onnx").stat().st_size < 0.3 * len(before)
+    options = ["--engine", "onnxruntime", "--warmup", 1, "--repeats", 3, "--json", "b.json"]
+    status, text = run("bench", "m.onnx", "i.onnx", *options)
+    assert status == 0, text
+    rows = json.loads((tmp_path / "b.json").read_text())["rows"]
+    assert [row["engine"] for row in rows] == ["onnxruntime float32", "onnxruntime int8"]
+    assert all(row["interval"][0] <= row["median"] <= row["interval"][1] for row in rows)
+
+
 def test_demo_writes_its_table_and_result(run, tmp_path, monkeypatch):
     monkeypatch.setattr("gdws.demo.CALIBRATION_IMAGES", 20)
     status, text = run("demo", "--images", 4)
@@ -135,6 +157,13 @@ def write_state(path, change):
         (["compress", "demo", "--out", "o", "--macs", "0.5", "--drop", "1"], "expected one"),
         (["compress", "demo", "--out", "o", "--method", "magic"], "method is 'magic'"),
         (["bench", "demo", "--repeats", "0"], "at least 1 of each"),
+        (["bench", "demo", "--engine", "warp"], "engine is 'warp'"),
+        (["bench", "demo", "--precision", "int8"], "expected float32, or another engine"),
+        (["bench", "model.onnx"], "model.onnx is a file, --engine is eager"),
+        (["bench", "model.onnx", "--engine", "best"], "there is no file model.onnx"),
+        (["export", "demo", "--out", "m.onnx", "--to", "coreml"], "--to is 'coreml'"),
+        (["export", "demo", "--out", "m.onnx", "--precision", "int4"], "--precision 'int4'"),
+        (["export", "demo", "--out", "none/m.onnx", "--n", "1", "--eps", "0"], "cannot write none/m.onnx"),
         (["compress", "demo"], "--out"),
     ],
 )

@@ -7,7 +7,9 @@ from gdws.budgets import Beta, Drop, Macs, Params
 from gdws.compress import agreement, apply, plan
 from gdws.cost import network_cost
 from gdws.decompose import Factors, lego, mego
+from gdws.engines import compile
 from gdws.errors import GdwsError
+from gdws.export import to_onnx, verify
 from gdws.plans import Plan
 from gdws.sensitivity import sensitivity
 from gdws.storage import load, save
@@ -23,6 +25,7 @@ __all__ = [
     "agreement",
     "apply",
     "attacks",
+    "compile",
     "lego",
     "load",
     "mego",
@@ -31,5 +34,7 @@ __all__ = [
     "plan",
     "save",
     "sensitivity",
+    "to_onnx",
+    "verify",
     "zoo",
 ]

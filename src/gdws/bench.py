@@ -2,50 +2,90 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from gdws.contract import placement
+from gdws.errors import GdwsError
 from gdws.progress import track
 
 PAPER = (5_000, 10_000)
 """Warm-up and timed forward passes of the paper's protocol, at batch 1."""
 
+UNSTEADY = 1.25
+"""On a quiet machine nine in ten passes of a fixed kernel take less than this many times the lower decile."""
+
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds for one forward pass of a batch: the median, and the lower quartile for machines that others use too."""
+    """Seconds for one forward pass of a batch: the median, and the lower quartile for machines that others use too.
+
+    interval: of the median, at 95 %, from order statistics: the passes at ranks n/2 -+ 0.98 sqrt(n). It takes passes for
+    independent, so it says nothing of a machine that was slow throughout; busy: whether a fixed kernel, timed in between, took
+    times so unequal that other work must have had the cores.
+    """
 
     batch: int
     median: float
     quartile: float
+    interval: tuple[float, float]
+    busy: bool
 
     @property
     def fps(self) -> float:
         return self.batch / self.median
 
 
-def bench(models: Mapping[str, nn.Module], example: Tensor, warmup: int = 20, repeats: int = 100) -> dict[str, Timing]:
-    """Time forward passes of each model on `example` (B, C, H, W) in its own device's time, one model after another in turn."""
-    inputs = {name: example.to(*placement(model)) for name, model in models.items()}
+def bench(
+    models: Mapping[str, Callable[[Tensor], Tensor]], example: Tensor, warmup: int = 20, repeats: int = 100
+) -> dict[str, Timing]:
+    """Time passes on `example` (B, C, H, W) of each model, or anything that maps images to logits, one after another in turn.
+
+    A module runs on its own device, timed in that device's time.
+    """
+    if repeats < 1 or warmup < 0:
+        raise GdwsError(f"warmup is {warmup} and repeats {repeats}: expected at least 0 and 1")
+    inputs = {name: example.to(*placement(m)) if isinstance(m, nn.Module) else example for name, m in models.items()}
     times: dict[str, list[float]] = {name: [] for name in models}
+    square, steady = torch.rand(128, 128), []
     with torch.inference_mode():
         for step in track(range(warmup + repeats), "timing"):
             for name, model in models.items():
                 seconds = _once(model, inputs[name])
                 if step >= warmup:
                     times[name].append(seconds)
+            seconds = _once(lambda x: x @ x, square)
+            if step >= warmup:
+                steady.append(seconds)
+    busy = unsteady(steady)
     return {
-        name: Timing(len(example), *(float(q) for q in torch.tensor(taken).quantile(torch.tensor([0.5, 0.25]))))
+        name: Timing(len(example), _quantile(taken, 0.5), _quantile(taken, 0.25), interval(taken), busy)
         for name, taken in times.items()
     }
 
 
-def _once(model: nn.Module, x: Tensor) -> float:
+def unsteady(taken: list[float]) -> bool:
+    """Whether equal work took times too unequal for a machine that does nothing else."""
+    return _quantile(taken, 0.9) > UNSTEADY * _quantile(taken, 0.1)
+
+
+def interval(taken: list[float]) -> tuple[float, float]:
+    """A distribution-free 95 % interval of the median; of fewer than six values, their range."""
+    ordered, reach = sorted(taken), 0.98 * math.sqrt(len(taken))
+    low, high = math.floor(len(taken) / 2 - reach) - 1, math.ceil(len(taken) / 2 + reach)
+    return ordered[max(low, 0)], ordered[min(high, len(taken) - 1)]
+
+
+def _quantile(taken: list[float], share: float) -> float:
+    return float(torch.tensor(taken, dtype=torch.float64).quantile(share))
+
+
+def _once(model: Callable[[Tensor], Tensor], x: Tensor) -> float:
     if x.device.type != "cuda":
         start = time.perf_counter()
         model(x)

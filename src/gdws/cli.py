@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import tempfile
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,16 +18,18 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.table import Table
 
 from gdws import bench as benchmark
-from gdws import data, demo, models, storage
+from gdws import data, demo, engines, models, storage
 from gdws.attacks import PGD
 from gdws.budgets import KINDS, Budget, Macs
 from gdws.compress import METHODS, apply, plan
 from gdws.cost import network_cost
 from gdws.errors import GdwsError
 from gdws.evaluate import evaluate
+from gdws.export import to_onnx, verify
 from gdws.files import write_atomically
 from gdws.plans import Plan
-from gdws.progress import shown
+from gdws.progress import shown, track
+from gdws.quantise import quantise
 from gdws.statistics import image_hashes
 from gdws.structures import FAMILIES, STRUCTURES
 from gdws.surgery import survey
@@ -41,6 +44,7 @@ Json = Annotated[Path | None, typer.Option("--json", help="also write the result
 Seed = Annotated[int, typer.Option(help="for attacks and random signs")]
 Eps = Annotated[str, typer.Option(help="radius of the l-inf attack, such as 8/255; 0 for none")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...")]
+Precision = Annotated[str, typer.Option(help=", ".join(engines.PRECISIONS))]
 
 
 def main() -> None:
@@ -202,11 +206,63 @@ def evaluate_command(
     _write_json(json_file, {"rows": records, **settings, **_machine()})
 
 
+@app.command("export")
+def export_command(
+    model: Model,
+    out: Annotated[Path, typer.Option(help="the file to write")],
+    weights: Weights = None,
+    data_name: Data = "demo",
+    to: Annotated[str, typer.Option(help="format of the file: onnx")] = "onnx",
+    precision: Precision = "float32",
+    images: Annotated[int, typer.Option(help="training images to calibrate int8 on")] = 300,
+    n: Annotated[int, typer.Option("--n", help="test images to check the file on, clean and attacked")] = 200,
+    eps: Eps = "8/255",
+    force: Annotated[bool, typer.Option(help="overwrite the file")] = False,
+    seed: Seed = 0,
+    json_file: Json = None,
+) -> None:
+    """Write a model as a file that engines run, after checking that it decides as the model does."""
+    if to != "onnx" or precision not in engines.PRECISIONS:
+        raise GdwsError(f"--to is {to!r}, --precision {precision!r}: expected onnx, and {' or '.join(engines.PRECISIONS)}")
+    if out.exists() and not force:
+        raise GdwsError(f"{out} exists: choose another file, or overwrite it with --force")
+    network = models.resolve(model, weights)
+    test = data.load(data_name, "test").take(n, 50)
+    sets = {"clean": torch.cat([clean for clean, _ in test])}
+    radius = _fraction(eps)
+    with shown(_Bar()), tempfile.TemporaryDirectory() as folder:
+        made = Path(folder, "float32.onnx")
+        to_onnx(network, made, sets["clean"])
+        if precision == "int8":
+            made, plain = Path(folder, "int8.onnx"), made
+            quantise(plain, made, next(iter(data.load(data_name, "train").take(images, images)))[0])
+        if radius:
+            attack = PGD(eps=radius, step=radius / 4, steps=10)
+            random = torch.Generator().manual_seed(seed)
+            sets[str(attack)] = torch.cat(
+                [attack(network, clean, labels, random) for clean, labels in track(test, str(attack))]
+            )
+        # int8 differs by design: it is measured, not refused.
+        tolerance = None if precision == "int8" else 1e-3
+        parities = {name: verify(made, network, part, tolerance=tolerance) for name, part in sets.items()}
+        write_atomically(out, made.read_bytes())
+    table = Table(title=f"{out}, {precision}, {out.stat().st_size / 2**20:.2f} MB, beside the model")
+    for heading in ("images", "number", "largest difference of a logit", "changed decisions"):
+        table.add_column(heading)
+    for name, parity in parities.items():
+        table.add_row(name, str(parity.images), f"{parity.difference:.2g}", str(parity.changed))
+    console.print(table)
+    rows = [{"images": name, **asdict(parity)} for name, parity in parities.items()]
+    _write_json(json_file, {"model": model, "out": str(out), "precision": precision, "rows": rows, "seed": seed, **_machine()})
+
+
 @app.command("bench")
 def bench_command(
-    model: Model,
+    model: Annotated[str, typer.Argument(help="a model as elsewhere, or a FILE.onnx")],
     others: Annotated[list[str] | None, typer.Argument(help="models to compare with it")] = None,
     weights: Weights = None,
+    engine: Annotated[str, typer.Option(help="eager, torch, onnxruntime, openvino, or best: each model's fastest")] = "eager",
+    precision: Precision = "float32",
     size: Annotated[int, typer.Option(help="height and width of the images")] = 32,
     batch: Annotated[int, typer.Option(help="images at a time")] = 1,
     warmup: Annotated[int, typer.Option(help="untimed passes")] = 50,
@@ -217,30 +273,38 @@ def bench_command(
     device: Device = "cpu",
     json_file: Json = None,
 ) -> None:
-    """Frames per second of models in eager PyTorch, taken in turns in one process."""
+    """Frames per second of models in eager PyTorch or an engine, taken in turns in one process."""
     if threads is not None:
         torch.set_num_threads(threads)
     if paper:
         batch, (warmup, repeats) = 1, benchmark.PAPER
     if min(batch, size, repeats) < 1 or warmup < 0:
         raise GdwsError(f"batch {batch}, size {size}, repeats {repeats}: expected at least 1 of each")
-    names = [model, *(others or [])]
-    networks = {
-        name: models.resolve(name, weights if index == 0 else None).to(_device(device)) for index, name in enumerate(names)
-    }
     example = torch.rand(batch, 3, size, size, generator=torch.Generator().manual_seed(seed))
+    runs: dict[str, torch.nn.Module | engines.Compiled] = {}
+    for index, name in enumerate([model, *(others or [])]):
+        file = name.endswith(".onnx")
+        network = Path(name) if file else models.resolve(name, weights if index == 0 else None).to(_device(device))
+        runs[name] = _in_engine(network, engine, precision, example)
     with shown(_Bar()):
-        timings = benchmark.bench(networks, example, warmup, repeats)
+        timings = benchmark.bench(runs, example, warmup, repeats)
     table = Table(title=f"batch {batch}, {torch.get_num_threads()} threads, {device}, median of {repeats}")
-    for heading in ("model", "FPS", "ms", "lower quartile ms", "speed-up"):
+    for heading in ("model", "engine", "FPS", "ms", "95 % interval", "lower quartile ms", "speed-up"):
         table.add_column(heading)
-    first = timings[model]
+    rows = []
     for name, timing in timings.items():
-        ratio = first.median / timing.median
-        milliseconds = f"{timing.median * 1e3:.3f}", f"{timing.quartile * 1e3:.3f}"
-        table.add_row(name, f"{timing.fps:.1f}", *milliseconds, f"{ratio:.2f}x")
+        run = runs[name]
+        ran_in = run.name if isinstance(run, engines.Compiled) else "eager float32"
+        low, high = (f"{1e3 * bound:.3f}" for bound in timing.interval)
+        median, quartile = f"{1e3 * timing.median:.3f}", f"{1e3 * timing.quartile:.3f}"
+        speedup = f"{timings[model].median / timing.median:.2f}x"
+        table.add_row(name, ran_in, f"{timing.fps:.1f}", median, f"{low} to {high}", quartile, speedup)
+        rows.append({"model": name, "engine": ran_in, **asdict(timing), "fps": timing.fps})
     console.print(table)
-    rows = [{"model": name, **asdict(timing), "fps": timing.fps} for name, timing in timings.items()]
+    if timings[model].busy:
+        console.print(
+            "This machine was busy: a fixed kernel took unequal times. Trust ratios and lower quartiles, or run again."
+        )
     _write_json(json_file, {"rows": rows, "warmup": warmup, "repeats": repeats, "device": device, **_machine()})
 
 
@@ -298,6 +362,22 @@ def _budget(given: dict[str, float | None]) -> Budget:
     for kind, value in chosen.items():
         return KINDS[kind](value)
     return Macs(0.5)
+
+
+def _in_engine(
+    network: torch.nn.Module | Path, engine: str, precision: str, example: torch.Tensor
+) -> torch.nn.Module | engines.Compiled:
+    if engine == "eager" and isinstance(network, torch.nn.Module):
+        if precision != "float32":
+            raise GdwsError(f"--engine eager with --precision {precision}: expected float32, or another engine")
+        return network
+    if engine == "eager":
+        raise GdwsError(f"{network} is a file, --engine is eager: expected onnxruntime, openvino or best")
+    # The values that int8 is calibrated on do not change its time.
+    noise = torch.rand(8, *example.shape[1:], generator=torch.Generator().manual_seed(0))
+    return engines.compile(
+        network, "auto" if engine == "best" else engine, example=example, precision=precision, calibration=noise
+    )
 
 
 def _fraction(text: str) -> float:

@@ -1,0 +1,114 @@
+"""Sessions of the inference engines that run ONNX graphs on a CPU: torch tensors in, torch tensors out."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gdws.errors import GdwsError
+
+
+def needed(module: str) -> Any:
+    """Import a module of the extra `engines`, or say how to get it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        package = module.partition(".")[0]
+        raise GdwsError(f"{package} is not installed: expected it here (pip install 'gdws[engines]')") from None
+
+
+class OnnxRuntime:
+    """An ONNX file in ONNX Runtime, for any batch size: float32 (B, C, H, W) to (B, classes)."""
+
+    def __init__(self, path: Path, threads: int | None = None) -> None:
+        runtime = needed("onnxruntime")
+        options = runtime.SessionOptions()
+        options.intra_op_num_threads = threads or torch.get_num_threads()
+        options.inter_op_num_threads = 1
+        options.log_severity_level = 3
+        # Its threads otherwise go on spinning after a pass, on the cores that the next engine of a benchmark needs.
+        options.add_session_config_entry("session.force_spinning_stop", "1")
+        try:
+            self._session = runtime.InferenceSession(str(existing(path)), options, providers=["CPUExecutionProvider"])
+        except Exception as error:
+            raise unreadable(path, "ONNX Runtime", error) from None
+        (self._input,) = self._session.get_inputs()
+
+    def __call__(self, images: Tensor) -> Tensor:
+        try:
+            # numpy views of torch memory and back: nothing is copied where the images are float32 and contiguous.
+            outputs = self._session.run(None, {self._input.name: _float32(images).numpy()})
+        except Exception as error:
+            if list(images.shape[1:]) != self._input.shape[1:]:
+                raise misfit(images, self._input.shape) from None
+            raise GdwsError(f"ONNX Runtime cannot run the model: {error}") from None
+        return torch.from_numpy(outputs[0])
+
+
+class OpenVino:
+    """A model in OpenVINO: float32 (B, C, H, W) to (B, classes).
+
+    It is compiled for the shape of `example`, which is faster than for any shape; the first batch of another size compiles it
+    once more, for any. model: the path of an ONNX file or an openvino.Model with a dynamic batch.
+    """
+
+    def __init__(self, model: Any, example: Tensor, threads: int | None = None) -> None:
+        openvino = needed("openvino")
+        self._core = openvino.Core()
+        self._settings = {
+            "INFERENCE_NUM_THREADS": threads or torch.get_num_threads(),
+            "PERFORMANCE_HINT": "LATENCY",
+            "INFERENCE_PRECISION_HINT": "f32",  # some CPUs would compute in bfloat16 without being asked
+        }
+        if isinstance(model, Path):
+            try:
+                self._model = self._core.read_model(str(existing(model)))
+            except Exception as error:
+                raise unreadable(model, "OpenVINO", error) from None
+        else:
+            self._model = model
+        self._shape = tuple(example.shape)
+        fixed = self._model.clone()
+        try:
+            fixed.reshape(list(self._shape))
+        except Exception:
+            raise misfit(example, self._model.inputs[0].get_partial_shape()) from None
+        self._fixed = self._request(fixed)
+        self._any: Any = None
+
+    def __call__(self, images: Tensor) -> Tensor:
+        request = self._fixed
+        if tuple(images.shape) != self._shape:
+            if images.shape[1:] != self._shape[1:]:
+                raise misfit(images, ("B", *self._shape[1:]))
+            request = self._any = self._any or self._request(self._model)
+        # The next pass writes into the same output: it is copied, the input is not.
+        return torch.from_numpy(request.infer([_float32(images).numpy()], share_inputs=True)[0])
+
+    def _request(self, model: Any) -> Any:
+        return self._core.compile_model(model, "CPU", self._settings).create_infer_request()
+
+
+def existing(path: Path) -> Path:
+    if not path.is_file():
+        raise GdwsError(f"there is no file {path}: expected an ONNX model")
+    return path
+
+
+def unreadable(path: Path, reader: str, error: Exception) -> GdwsError:
+    if isinstance(error, GdwsError):
+        return error
+    reason = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
+    return GdwsError(f"{path} is not an ONNX model that {reader} reads (truncated?): {reason}")
+
+
+def misfit(images: Tensor, shape: Any) -> GdwsError:
+    return GdwsError(f"images have shape {tuple(images.shape)}: expected {tuple(shape)}")
+
+
+def _float32(images: Tensor) -> Tensor:
+    return images.detach().to("cpu", torch.float32).contiguous()
