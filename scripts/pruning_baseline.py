@@ -12,7 +12,9 @@ accuracy (eps 8/255, step 2/255, one random start, float32) on the first --n tes
     tuned          after --tune-seconds of PGD-7 adversarial training of the re-estimated network on all training images
 
 Calibration uses the first --images training images, attacked by PGD-10 as the network was trained on attacked images: they
-give the gradients of the Taylor importance and the statistics. Each row of --json has `natural right` and `robust right`, a bit
+give the gradients of the Taylor importance and the statistics. Where several ways to rank channels are given (--importance,
+--scope), each fraction takes the one with the least PGD-10 loss, once re-estimated, on the next --images training images; the
+test images choose nothing. Each row of --json has `natural right` and `robust right`, a bit
 for each image: np.unpackbits(np.frombuffer(bytes.fromhex(text), np.uint8), count=n). `rebuild(folder)` loads a saved network
 and needs no Torch-Pruning.
 """
@@ -21,6 +23,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import itertools
 import json
 import math
 import time
@@ -47,6 +50,8 @@ from gdws.files import new_folder, write_atomically
 
 TOLERANCE = 0.01
 """How far the MACs may lie from the fraction asked for, as a part of it."""
+
+IMPORTANCES = "taylor", "magnitude"
 
 SCOPES: dict[str, dict[str, bool]] = {
     "local": {},
@@ -143,6 +148,13 @@ def reestimated(model: nn.Module, batches: list[tuple[Tensor, Tensor]]) -> nn.Mo
     for norm, momentum in zip(norms, momenta, strict=True):
         norm.momentum = momentum
     return adapted.eval()
+
+
+def attacked_loss(model: nn.Module, judging: Dataset, seed: int) -> float:
+    """Mean cross-entropy after PGD-10 against the model itself."""
+    with full_precision(), evaluating(model), torch.no_grad():
+        losses = [F.cross_entropy(model(images), labels, reduction="none") for images, labels in attacked(model, judging, seed)]
+    return float(torch.cat(losses).mean())
 
 
 def shuffled(count: int, batch: int, generator: torch.Generator) -> Iterator[Tensor]:
@@ -286,8 +298,8 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=500)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--fractions", type=float, nargs="+", default=[0.60, 0.45, 0.30, 0.20])
-    parser.add_argument("--importance", choices=("taylor", "magnitude"), default="taylor")
-    parser.add_argument("--scope", choices=tuple(SCOPES), default="isomorphic")
+    parser.add_argument("--importance", nargs="+", choices=IMPORTANCES, default=list(IMPORTANCES))
+    parser.add_argument("--scope", nargs="+", choices=tuple(SCOPES), default=["global", "isomorphic"])
     parser.add_argument("--round-to", type=int, default=8)
     parser.add_argument("--tune-seconds", type=float, default=120, help="0: no training")
     parser.add_argument("--tune-batch", type=int, default=256)
@@ -302,12 +314,18 @@ def main() -> None:
     dataset = data.load(options.train, "train")
     test = data.load(options.test, "test").take(options.n, options.batch)
     example = dataset.take(1).images.to(options.device) / 255
+    ways = list(itertools.product(options.importance, options.scope))
+    judging = None
+    if len(ways) > 1:
+        rest = slice(options.images, 2 * options.images)
+        name = f"{dataset.name} after its first {options.images}"
+        judging = Dataset(name, dataset.images[rest], dataset.labels[rest], options.batch)
     calibration = attacked(model, dataset.take(options.images, options.batch), options.seed)
     set_gradients(model, calibration)
     whole = counted_macs(model, example)
     rows: list[dict[str, Any]] = []
 
-    def report(column: str, network: nn.Module, fraction: float, **details: float) -> None:
+    def report(column: str, network: nn.Module, fraction: float, **details: Any) -> None:
         """Evaluate, save, print and write one row."""
         if options.save and column not in ("base", "as pruned"):
             save(network, options.save / f"{fraction:.2f}-{column}", base)
@@ -320,7 +338,9 @@ def main() -> None:
             settings = {name: str(value) for name, value in vars(options).items()}
             record = {"torch": torch.__version__, "settings": settings, "n": len(test.images), "rows": rows}
             write_atomically(options.json, json.dumps(record, indent=1))
-        facts = "".join(f", {name} {value:.4g}" for name, value in details.items())
+        facts = "".join(
+            f", {name} {value:.4g}" if isinstance(value, float) else f", {name} {value}" for name, value in details.items()
+        )
         print(
             f"{column:13s} {fraction:.2f} ({macs:.4f}): {found.natural_percent:.2f} / {found.robust_percent:.2f}"
             f"   {cost.parameters / 1e6:.2f} M parameters{facts}",
@@ -330,14 +350,19 @@ def main() -> None:
     report("base", model, 1.0)
     for fraction in options.fractions:
         start = time.perf_counter()
-        smaller, multiple = prune_to(model, example, fraction, options.importance, options.scope, options.round_to)
-        report("as pruned", smaller, fraction, **{"prune s": time.perf_counter() - start, "multiple of": multiple})
-        adapted = reestimated(smaller, calibration)
-        report("re-estimated", adapted, fraction)
+        candidates = []
+        for importance, scope in ways:
+            smaller, multiple = prune_to(model, example, fraction, importance, scope, options.round_to)
+            adapted = reestimated(smaller, calibration)
+            loss = 0.0 if judging is None else attacked_loss(adapted, judging, options.seed)
+            candidates.append((loss, smaller, adapted, {"ranked by": f"{importance} {scope}", "multiple of": multiple}))
+        _, smaller, adapted, way = min(candidates, key=lambda candidate: candidate[0])
+        report("as pruned", smaller, fraction, **way, **{"prune s": time.perf_counter() - start})
+        report("re-estimated", adapted, fraction, **way)
         if options.tune_seconds > 0:
             tuning = options.tune_seconds, options.tune_batch, options.rate, options.seed
             network, steps, seconds = tuned(adapted, dataset, *tuning)
-            report("tuned", network, fraction, **{"tune s": seconds, "steps": steps})
+            report("tuned", network, fraction, **way, **{"tune s": seconds, "steps": steps})
 
 
 if __name__ == "__main__":
