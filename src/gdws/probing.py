@@ -29,8 +29,8 @@ from gdws.surgery import Site
 TRIALS = (0.1, 0.2, 0.4)
 """Shares of a layer's weights that are tried; between them the correction is interpolated."""
 
-IMAGES = 200
-BATCH = 50
+IMAGES, DRAWS, BATCH = 200, 3, 50
+"""Images, random cotangents of each, and images at a time."""
 
 Floats = NDArray[np.float64]
 Trials = dict[int, FactoredConv2d]
@@ -84,16 +84,23 @@ def _measure(
         x = part.to(device, dtype).requires_grad_(True)
         with recording(convolutions) as uses, torch.enable_grad():
             logits = checked_logits(model, x)
-            for _ in backward(logits, x, sampled_class(logits, generator)):
-                pass
+            cotangents = (next(sampled_class(logits, generator)) for _ in range(DRAWS))
+            gradients: dict[str, list[list[Tensor]]] = {name: [[] for _ in calls] for name, calls in uses.items()}
+            for _ in backward(logits, x, cotangents):
+                for name, calls in uses.items():
+                    for kept, use in zip(gradients[name], calls, strict=True):
+                        kept.append(use.gradient if use.gradient is not None else x.new_zeros(()))
         with torch.no_grad():
             for name, structures in tried.items():
-                seen = [(use.input, convolutions[name](use.input), use.gradient) for use in uses[name]]
+                outputs = [convolutions[name](use.input) for use in uses[name]]
                 for structure, layers in structures.items():
                     for index, layer in enumerate(layers.values()):
-                        moved = sum(((y - layer(x)) * g).flatten(1).sum(1).double() for x, y, g in seen if g is not None)
-                        sums[name, structure][index] += float(torch.as_tensor(moved).square().sum())
-    return {key: total / (2 * len(images)) for key, total in sums.items()}
+                        moved = torch.zeros(DRAWS, len(x), dtype=torch.float64, device=device)
+                        for use, y, slopes in zip(uses[name], outputs, gradients[name], strict=True):
+                            error = y - layer(use.input)
+                            moved += torch.stack([(error * slope).flatten(1).sum(1) for slope in slopes])
+                        sums[name, structure][index] += float(moved.square().sum())
+    return {key: total / (2 * DRAWS * len(images)) for key, total in sums.items()}
 
 
 def _interpolated(sizes: Floats, measured: Floats, predicted: Floats, count: int) -> Tensor:
