@@ -11,11 +11,13 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from unittest import mock
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -24,8 +26,6 @@ from gdws import curvature, data, decompose, elimination, models, statistics
 from gdws.attacks import PGD
 from gdws.evaluate import evaluate
 from gdws.observe import Use, random_signs
-
-BUDGETS = (0.60, 0.45, 0.30, 0.20)
 
 
 def unweighted_moments(conv: nn.Conv2d, uses: list[Use]) -> tuple[Tensor, Tensor]:
@@ -57,20 +57,41 @@ def channel_curve(weight: Tensor, moment: Tensor, gradient: Tensor) -> eliminati
     return elimination.Curve(kernels, torch.tensor(order, device=weight.device), spectrum.errors.cpu())
 
 
-@contextmanager
-def nothing() -> Iterator[None]:
-    yield
+@dataclass(frozen=True)
+class Column:
+    method: str = "calibrated"
+    structures: str = "gdws"
+    patch: Callable[[], AbstractContextManager[object]] = nullcontext
 
 
 COLUMNS = {
-    "paper": None,
-    "calibrated": nothing,
-    "no refit": lambda: mock.patch("gdws.compress.refit"),
-    "refit without attack term": lambda: mock.patch("gdws.refit.ATTACK_WEIGHT", 0.0),
-    "no elimination": lambda: mock.patch("gdws.elimination.curve", channel_curve),
-    "all pixels alike": lambda: mock.patch("gdws.statistics._moments", unweighted_moments),
-    "equation (8)'s gradients": lambda: mock.patch("gdws.statistics.sampled_class", random_signs),
+    "paper": Column("paper"),
+    "gdws": Column(),
+    "separable": Column(structures="separable"),
+    "project": Column(structures="project"),
+    "auto": Column(structures="auto"),
+    "no refit": Column(patch=lambda: mock.patch("gdws.compress.refit")),
+    "refit without attack term": Column(patch=lambda: mock.patch("gdws.refit.ATTACK_WEIGHT", 0.0)),
+    "no elimination": Column(patch=lambda: mock.patch("gdws.elimination.curve", channel_curve)),
+    "no trials": Column(patch=lambda: mock.patch("gdws.probing._interpolated", lambda *a: torch.ones(a[3]))),
+    "all pixels alike": Column(patch=lambda: mock.patch("gdws.statistics._moments", unweighted_moments)),
+    "equation (8)'s gradients": Column(patch=lambda: mock.patch("gdws.statistics.sampled_class", random_signs)),
+    "auto, filters not refined": Column(structures="auto", patch=lambda: mock.patch("gdws.splitting.STEPS", 0)),
 }
+
+
+def bits(right: Tensor) -> str:
+    """Which images were decided rightly, one bit each, for paired tests."""
+    return np.packbits(right.cpu().numpy()).tobytes().hex()
+
+
+def peak(device: str) -> float:
+    """GiB on the GPU since the last call."""
+    if not torch.cuda.is_available() or not device.startswith("cuda"):
+        return float("nan")
+    used = torch.cuda.max_memory_allocated() / 2**30
+    torch.cuda.reset_peak_memory_stats()
+    return used
 
 
 def main() -> None:
@@ -84,6 +105,8 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=500)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--columns", nargs="*", default=list(COLUMNS))
+    parser.add_argument("--budgets", nargs="*", type=float, default=[0.60, 0.45, 0.30, 0.20])
+    parser.add_argument("--save", type=Path, help="folder for the compressed networks")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
 
@@ -92,42 +115,56 @@ def main() -> None:
     test = data.load(options.test, "test").take(options.n, options.batch)
     base = evaluate(model, test, PGD())
     print(f"base: {base.natural_percent:.2f} / {base.robust_percent:.2f}", flush=True)
-    rows = [{"column": "base", "natural": base.natural_percent, "robust": base.robust_percent}]
-    for column in options.columns:
-        patch = COLUMNS[column]
-        collected: gdws.statistics.Statistics | None = None
-        for fraction in BUDGETS:
+    rows: list[dict[str, object]] = [
+        {
+            "column": "base",
+            "natural": base.natural_percent,
+            "robust": base.robust_percent,
+            "natural right": bits(base.natural),
+            "robust right": bits(base.attacked) if base.attacked is not None else "",
+        }
+    ]
+    for name in options.columns:
+        column = COLUMNS[name]
+        collected: statistics.Statistics | None = None
+        for fraction in options.budgets:
+            peak(options.device)
             start = time.time()
-            with (patch or nothing)():
-                method = "paper" if patch is None else "calibrated"
-                made = gdws.plan(model, collected or train, gdws.Macs(fraction), method)
+            with column.patch():
+                made = gdws.plan(model, collected or train, gdws.Macs(fraction), column.method, structures=column.structures)
                 collected = made.calibration
-                planned = time.time()
+                planned, plan_memory = time.time(), peak(options.device)
                 compressed = gdws.apply(model, made)
-            done = time.time()
+            done, apply_memory = time.time(), peak(options.device)
             found = evaluate(compressed, test, PGD())
-            lost = int((base.natural & ~found.natural).sum()), int((~base.natural & found.natural).sum())
-            row = {
-                "column": column,
-                "budget": fraction,
-                "macs": made.macs,
-                "predicted": made.loss,
-                "natural": found.natural_percent,
-                "robust": found.robust_percent,
-                "lost and gained": lost,
-                "plan s": planned - start,
-                "apply s": done - planned,
-            }
-            rows.append(row)
+            assert found.attacked is not None
+            if options.save and column.patch is nullcontext:
+                gdws.save(compressed, options.save / f"{name}-{fraction:.2f}", force=True, base=options.model)
+            rows.append(
+                {
+                    "column": name,
+                    "budget": fraction,
+                    "macs": made.macs,
+                    "predicted": made.loss,
+                    "natural": found.natural_percent,
+                    "robust": found.robust_percent,
+                    "natural right": bits(found.natural),
+                    "robust right": bits(found.attacked),
+                    "layers": {layer.name: [layer.structure, sum(layer.kept)] for layer in made.layers},
+                    "plan s": planned - start,
+                    "apply s": done - planned,
+                    "plan GiB": plan_memory,
+                    "apply GiB": apply_memory,
+                }
+            )
             if options.json:
                 options.json.write_text(json.dumps({"torch": torch.__version__, "rows": rows}, indent=1))
             print(
-                f"{column:26s} {fraction:.2f} ({made.macs:.4f}): {found.natural_percent:.2f} / {found.robust_percent:.2f}"
-                f"   plan {planned - start:.1f} s, apply {done - planned:.1f} s, predicted {made.loss:.3g}",
+                f"{name:26s} {fraction:.2f} ({made.macs:.4f}): {found.natural_percent:.2f} / {found.robust_percent:.2f}"
+                f"   plan {planned - start:.1f} s {plan_memory:.1f} GiB, apply {done - planned:.1f} s {apply_memory:.1f} GiB, "
+                f"predicted {made.loss:.3g}",
                 flush=True,
             )
-    if torch.cuda.is_available():
-        print(f"largest GPU memory: {torch.cuda.max_memory_allocated() / 2**30:.2f} GiB")
 
 
 if __name__ == "__main__":

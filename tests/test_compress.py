@@ -15,7 +15,7 @@ from gdws.attacks import PGD
 from gdws.compress import METHODS
 from gdws.decompose import lego, spectrum_of
 from gdws.errors import GdwsError
-from gdws.nn import GDWSConv2d
+from gdws.nn import FactoredConv2d
 from gdws.surgery import survey
 
 
@@ -95,7 +95,7 @@ def test_budgets_are_kept_and_costs_are_what_flop_counter_counts(network, images
     assert count(network) - count(compressed) == sum(p.dense_parameters - p.parameters for p in made.layers)
     for layer in made.layers:
         module = compressed.get_submodule(layer.name)
-        assert isinstance(module, GDWSConv2d if layer.structure == "gdws" else nn.Conv2d)
+        assert isinstance(module, nn.Conv2d if layer.structure == "dense" else FactoredConv2d)
     assert compressed(images).isfinite().all()
 
 
@@ -227,7 +227,7 @@ def test_shared_modules_are_replaced_under_all_their_names(images):
     model = Shared().eval()
     made = gdws.plan(model, [images], gdws.Macs(0.5), "uniform")
     compressed = gdws.apply(model, made)
-    assert isinstance(compressed.a, GDWSConv2d)
+    assert isinstance(compressed.a, FactoredConv2d)
     assert compressed.a is compressed.b
     assert made.layers[1].positions == 2 * 144
 

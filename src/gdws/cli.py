@@ -339,7 +339,7 @@ class _Bar:
 
 def _print_plan(made: Plan) -> None:
     table = Table(title=f"{made.method}, {made.budget}")
-    for heading in ("convolution", "weight", "becomes", "MACs left", "predicted loss"):
+    for heading in ("convolution", "weight", "becomes", "MACs left", "predicted loss", "others at this cost"):
         table.add_column(heading)
     for layer in made.layers:
         replaced = layer.structure != "dense"
@@ -350,6 +350,7 @@ def _print_plan(made: Plan) -> None:
             becomes,
             f"{layer.macs / layer.dense_macs:.2f}" if replaced else "",
             f"{layer.loss:.3g}" if replaced else "",
+            layer.reason if replaced else "",
         )
     console.print(table)
     console.print(f"{made.macs:.3f} of the MACs and {made.parameters:.3f} of the weights that may be replaced are left")

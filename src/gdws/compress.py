@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import gdws
 from gdws import cost, decompose
-from gdws.allocate import allocate
+from gdws.allocate import Floats, allocate
 from gdws.attacks import PGD
 from gdws.budgets import Beta, Budget, Drop, Macs, Params
 from gdws.contract import Batches, check_weights, checked_logits, evaluating, full_precision, placement
@@ -40,12 +40,13 @@ GDWS = STRUCTURES["gdws"]
 
 @dataclass(frozen=True)
 class Choice:
-    """What becomes of a layer that is replaced: `size` and `kept` as its structure means them, and the predicted loss."""
+    """What becomes of a layer that is replaced: `size` and `kept` as its structure means them, the predicted loss, and why."""
 
     structure: Structure
     size: int
     kept: tuple[int, ...]
     loss: float
+    why: str = ""
 
 
 def plan(
@@ -181,7 +182,7 @@ def _calibrated(
     for site in sites:
         curves = statistics.curves[site.name]
         costs, losses = [np.array([float(dense(site))])], [np.zeros(1)]
-        meaning: list[tuple[Structure, int] | None] = [None]
+        meaning: list[tuple[Structure, int] | None] = [None]  # dense
         for structure in structures:
             if structure.name not in curves:
                 if structure.fits(site.conv):
@@ -189,7 +190,7 @@ def _calibrated(
                 continue
             per_group = torch.stack([curve.losses for curve in curves[structure.name]]).sum(0).numpy()
             price = price_of(structure, site, 1)
-            sizes = np.arange(structure.smallest, min(int(np.ceil(dense(site) / price)), len(per_group)))
+            sizes = np.array([size for size in structure.sizes(curves[structure.name][0]) if size * price < dense(site)], int)
             costs.append(sizes * float(price))
             losses.append(per_group[sizes])
             meaning += [(structure, int(size)) for size in sizes]
@@ -197,13 +198,27 @@ def _calibrated(
         meanings.append(meaning)
     picks = allocate(options, budget.value * sum(dense(site) for site in sites))
     choices: dict[str, Choice] = {}
-    for site, pick, meaning, (_, losses_) in zip(sites, picks, meanings, options, strict=True):
+    for site, pick, meaning, option in zip(sites, picks, meanings, options, strict=True):
         chosen = meaning[pick]
         if chosen is not None:
             structure, size = chosen
             kept = structure.kept(statistics.curves[site.name][structure.name], size)
-            choices[site.name] = Choice(structure, size, kept, float(losses_[pick]))
+            why = _comparison(structure, meaning, *option, pick)
+            choices[site.name] = Choice(structure, size, kept, float(option[1][pick]), why)
     return choices
+
+
+def _comparison(
+    chosen: Structure, meaning: list[tuple[Structure, int] | None], costs: Floats, losses: Floats, pick: int
+) -> str:
+    """What the other structures were predicted to lose at no more cost, in multiples of the chosen one's loss."""
+    best: dict[str, float] = {}
+    for option, cost_, loss in zip(meaning, costs, losses, strict=True):
+        if option is not None and option[0] is not chosen and cost_ <= costs[pick]:
+            best[option[0].name] = min(float(loss), best.get(option[0].name, np.inf))
+    if not best or not losses[pick] > 0:
+        return ""
+    return ", ".join(f"{name} {loss / losses[pick]:.1f}x" for name, loss in sorted(best.items(), key=lambda item: item[1]))
 
 
 def _gdws(conv: nn.Conv2d, g: Tensor, loss: float) -> Choice:
@@ -315,7 +330,7 @@ def _layer_plan(site: Site, choice: Choice | None) -> LayerPlan:
         structure, reason, loss = "dense", site.reason or NO_GAIN, 0.0
         macs, parameters = dense_macs, dense_parameters
     else:
-        structure, reason, kept, loss = choice.structure.name, "", choice.kept, choice.loss
+        structure, reason, kept, loss = choice.structure.name, choice.why, choice.kept, choice.loss
         macs, parameters = choice.structure.macs(site, choice.size), choice.structure.parameters(conv, choice.size)
     return LayerPlan(
         site.name,

@@ -20,7 +20,8 @@ NO_GAIN = "no gain"
 class LayerPlan:
     """What becomes of one convolution.
 
-    structure    "dense" (it stays as it is, and `reason` says why) or a name of gdws.structures
+    structure    "dense" (it stays as it is) or a name of gdws.structures
+    reason       why it stays dense; or what other structures would lose at this cost, in multiples of this one's loss
     shape        (M, C / groups, kh, kw) of its weight
     positions    output pixels for one image, over all its uses
     kept         what the structure keeps: for "gdws" g, the kernels of each input channel; for the others the rank, one number

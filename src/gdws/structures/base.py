@@ -31,8 +31,6 @@ class Structure(ABC):
     """Sizes are for one group: all groups of a convolution get the same."""
 
     name: str
-    smallest: int
-    """The least size that makes a layer."""
 
     @abstractmethod
     def fits(self, conv: nn.Conv2d) -> bool:
@@ -41,6 +39,10 @@ class Structure(ABC):
     @abstractmethod
     def curve(self, weight: Tensor, metric: Metric) -> Curve:
         """Banks of all sizes for the weight (M, C, kh, kw) of one group, float64."""
+
+    @abstractmethod
+    def sizes(self, curve: Curve) -> Sequence[int]:
+        """The sizes on a curve that a plan may choose."""
 
     @abstractmethod
     def restored(self, tensors: dict[str, Tensor]) -> Curve:

@@ -20,13 +20,15 @@ class GDWS(Structure):
     """A size is a number of depthwise kernels; a plan keeps g, the kernels of each input channel."""
 
     name = "gdws"
-    smallest = 0
 
     def fits(self, conv: nn.Conv2d) -> bool:
         return True
 
     def curve(self, weight: Tensor, metric: Metric) -> elimination.Curve:
         return elimination.curve(weight.flatten(2), *metric)
+
+    def sizes(self, curve: Curve) -> Sequence[int]:
+        return range(len(curve.losses))
 
     def restored(self, tensors: dict[str, Tensor]) -> elimination.Curve:
         return elimination.Curve(**tensors)

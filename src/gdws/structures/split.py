@@ -14,11 +14,12 @@ from gdws.plans import LayerPlan
 from gdws.structures.base import Curve, Metric, Structure
 from gdws.surgery import Site
 
+GRAIN = 8
+"""Vector units and tensor cores take channels by eights: ranks between cost the time of the next multiple."""
+
 
 class Split(Structure):
     """A size is the rank: the channels between the two stages; so is what a plan keeps. `axes`: see TwoStageConv2d."""
-
-    smallest = 1
 
     def __init__(self, name: str, axes: tuple[int, ...]) -> None:
         self.name, self.axes = name, axes
@@ -30,6 +31,11 @@ class Split(Structure):
 
     def curve(self, weight: Tensor, metric: Metric) -> splitting.SplitCurve:
         return splitting.curve(weight, *metric, self.axes)
+
+    def sizes(self, curve: Curve) -> Sequence[int]:
+        """Multiples of GRAIN in a wide layer, any rank in a narrow one."""
+        step = GRAIN if len(curve.losses) > 4 * GRAIN else 1
+        return range(step, len(curve.losses), step)
 
     def restored(self, tensors: dict[str, Tensor]) -> splitting.SplitCurve:
         return splitting.SplitCurve(**tensors)
