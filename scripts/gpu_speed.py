@@ -53,7 +53,7 @@ def main() -> None:
     torch.backends.cudnn.allow_tf32 = False
     rows = []
     for setting, (dtype, batch) in SETTINGS.items():
-        graphs = {}
+        graphs, alive = {}, []
         with torch.inference_mode():
             for name in options.models:
                 for layout in (torch.contiguous_format, torch.channels_last):
@@ -61,6 +61,7 @@ def main() -> None:
                     model.to(memory_format=layout)  # type: ignore[call-overload]
                     x = torch.rand(batch, 3, 32, 32, device="cuda", dtype=dtype).to(memory_format=layout)
                     graphs[name, layout] = captured(model, x)
+                    alive += [model, x]  # a graph reads their memory and does not own it
             taken: dict[tuple[str, torch.memory_format], list[float]] = {key: [] for key in graphs}
             for _ in range(ROUNDS):
                 for key, graph in graphs.items():

@@ -92,7 +92,7 @@ def test_memory_bound_limits_the_images(setting, monkeypatch):
     model, compressed, clean, attacked = setting
     few = copy.deepcopy(compressed)
     refit_module.refit(model, {"a": few.a, "b": few.b}, [81, 81], clean[:3], attacked[:3])
-    monkeypatch.setattr(refit_module, "LARGEST_MAP", 4 * 4 * 8 * 81 * 3)
+    monkeypatch.setitem(refit_module.LARGEST_MAP, "cpu", 4 * 4 * 8 * 81 * 3)
     refit_module.refit(model, {"a": compressed.a, "b": compressed.b}, [81, 81], clean, attacked)
     assert torch.equal(few.b.pointwise, compressed.b.pointwise)
 

@@ -194,16 +194,20 @@ def _calibrated(
             costs.append(sizes * float(price))
             losses.append(per_group[sizes])
             meaning += [(structure, int(size)) for size in sizes]
-        options.append((np.concatenate(costs), np.concatenate(losses)))
+        options.append((np.concatenate(costs), np.concatenate(losses)))  # nats
         meanings.append(meaning)
-    picks = allocate(options, budget.value * sum(dense(site) for site in sites))
+    weighted = [
+        (costs, losses * np.array([1.0 if option is None else option[0].brittleness for option in meaning]))
+        for (costs, losses), meaning in zip(options, meanings, strict=True)
+    ]
+    picks = allocate(weighted, budget.value * sum(dense(site) for site in sites))
     choices: dict[str, Choice] = {}
-    for site, pick, meaning, option in zip(sites, picks, meanings, options, strict=True):
+    for site, pick, meaning, option, weigh in zip(sites, picks, meanings, options, weighted, strict=True):
         chosen = meaning[pick]
         if chosen is not None:
             structure, size = chosen
             kept = structure.kept(statistics.curves[site.name][structure.name], size)
-            why = _comparison(structure, meaning, *option, pick)
+            why = _comparison(structure, meaning, *weigh, pick)
             choices[site.name] = Choice(structure, size, kept, float(option[1][pick]), why)
     return choices
 
@@ -211,7 +215,7 @@ def _calibrated(
 def _comparison(
     chosen: Structure, meaning: list[tuple[Structure, int] | None], costs: Floats, losses: Floats, pick: int
 ) -> str:
-    """What the other structures were predicted to lose at no more cost, in multiples of the chosen one's loss."""
+    """What the other structures would lose at no more cost, brittleness included, in multiples of the chosen one's loss."""
     best: dict[str, float] = {}
     for option, cost_, loss in zip(meaning, costs, losses, strict=True):
         if option is not None and option[0] is not chosen and cost_ <= costs[pick]:

@@ -31,6 +31,9 @@ class Structure(ABC):
     """Sizes are for one group: all groups of a convolution get the same."""
 
     name: str
+    brittleness: float = 1.0
+    """How much more a predicted loss counts against another structure's: an attack on the compressed network finds more in the
+    errors of some than their divergence on given images tells."""
 
     @abstractmethod
     def fits(self, conv: nn.Conv2d) -> bool:

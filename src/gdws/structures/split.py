@@ -14,8 +14,8 @@ from gdws.plans import LayerPlan
 from gdws.structures.base import Curve, Metric, Structure
 from gdws.surgery import Site
 
-GRAIN = 8
-"""Vector units and tensor cores take channels by eights: ranks between cost the time of the next multiple."""
+GRAINS = {128: 8, 32: 4}
+"""Steps between ranks, for curves of at least so many: vector units and tensor cores take channels by eights or fours."""
 
 
 class Split(Structure):
@@ -33,8 +33,7 @@ class Split(Structure):
         return splitting.curve(weight, *metric, self.axes)
 
     def sizes(self, curve: Curve) -> Sequence[int]:
-        """Multiples of GRAIN in a wide layer, any rank in a narrow one."""
-        step = GRAIN if len(curve.losses) > 4 * GRAIN else 1
+        step = next((step for least, step in GRAINS.items() if len(curve.losses) > least), 1)
         return range(step, len(curve.losses), step)
 
     def restored(self, tensors: dict[str, Tensor]) -> splitting.SplitCurve:
