@@ -11,7 +11,7 @@ from gdws import data, lego, models, zoo
 from gdws.attacks import PGD
 from gdws.errors import GdwsError
 from gdws.export import to_onnx, verify
-from gdws.nn import GDWSConv2d
+from gdws.nn import GDWSConv2d, TwoStageConv2d
 from gdws.runtimes import OnnxRuntime
 
 PLAIN = {"Sub", "Div", "Conv", "BatchNormalization", "Relu", "Add", "ReduceMean", "Gemm"}
@@ -190,3 +190,17 @@ def test_what_cannot_be_exported_is_refused_and_leaves_nothing(tmp_path):
     with pytest.raises(GdwsError, match="there is no file"):
         verify(tmp_path / "none.onnx", models.embedded(), images(1))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_every_structure_and_a_layer_without_kernels(tmp_path):
+    model = models.embedded()
+    for name, axes in (("layer2.1.conv1", (0,)), ("layer2.1.conv2", (1,)), ("layer3.0.conv1", ())):
+        layer = TwoStageConv2d.like(model.get_submodule(name), 12, axes)
+        for weight in (layer.first, layer.second):
+            weight.data.normal_(0, 0.1, generator=torch.Generator().manual_seed(0))
+        model.set_submodule(name, layer)
+    none = GDWSConv2d.like(model.get_submodule("layer3.1.conv1"), torch.zeros(0, dtype=torch.int64))
+    model.set_submodule("layer3.1.conv1", none)
+    to_onnx(model, tmp_path / "all.onnx", images(1))
+    assert verify(tmp_path / "all.onnx", model, images(20)).changed == 0
+    assert set(operators(tmp_path / "all.onnx")) <= PLAIN | {"Mul", "Slice", "Expand", "Shape", "Concat", "ConstantOfShape"}

@@ -211,8 +211,8 @@ class GDWSConv2d(FactoredConv2d):
             same = reach if padding == "same" else 0
             margin = same if isinstance(padding, str) else 2 * padding[axis]
             sizes.append((x.shape[axis - 2] + margin - reach - 1) // self.stride[axis] + 1)
-        # The sum of no channels ties the output to x: its gradient is then zero, not missing.
-        y = x.new_zeros(*x.shape[:-3], self.out_channels, *sizes) + x[..., :0, :1, :1].sum(-3, keepdim=True)
+        # A term of x makes its gradient zero, not missing; engines cannot run a sum over no channels, so it is one times 0.
+        y = x.new_zeros(*x.shape[:-3], self.out_channels, *sizes) + x[..., :1, :1, :1] * 0
         return y if self.bias is None else y + self.bias[:, None, None]
 
 
