@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 import gdws
 from gdws import cost, decompose
-from gdws.allocate import Floats, allocate
 from gdws.attacks import PGD
-from gdws.budgets import Beta, Budget, Drop, Macs, Params
+from gdws.budgets import Budget, Drop, Macs
+from gdws.choices import Choice, calibrated, lego_with_one_beta, uniform
 from gdws.contract import Batches, check_weights, checked_logits, evaluating, full_precision, placement
 from gdws.errors import GdwsError
 from gdws.nn import FactoredConv2d, GDWSConv2d
@@ -24,7 +23,7 @@ from gdws.progress import note, track
 from gdws.refit import refit
 from gdws.sensitivity import attacked, sensitivity
 from gdws.statistics import Statistics, calibrate, gather, image_hashes
-from gdws.structures import STRUCTURES, Structure, named
+from gdws.structures import STRUCTURES, named
 from gdws.surgery import Site, survey
 from gdws.surgery import replace as replace_modules
 
@@ -34,19 +33,6 @@ ATTACK = PGD(steps=7)
 
 HELD_BACK = 0.2
 """Share of the calibration images on which `Drop` measures agreement."""
-
-GDWS = STRUCTURES["gdws"]
-
-
-@dataclass(frozen=True)
-class Choice:
-    """What becomes of a layer that is replaced: `size` and `kept` as its structure means them, the predicted loss, and why."""
-
-    structure: Structure
-    size: int
-    kept: tuple[int, ...]
-    loss: float
-    why: str = ""
 
 
 def plan(
@@ -111,16 +97,16 @@ def plan(
     if method == "calibrated":
         if statistics is None:
             statistics = calibrate(model, batches, candidates, named(structures), attack=attack, seed=seed, cache=cache)
-        choices = _calibrated(candidates, named(structures), statistics, budget)
+        choices = calibrated(candidates, named(structures), statistics, budget)
     elif method == "paper":
         alphas = (
             {name: layer.alpha for name, layer in statistics.layers.items()}
             if statistics is not None
             else sensitivity(model, _split(batches), attack=attack, seed=seed)
         )
-        choices = _lego_with_one_beta(candidates, alphas, budget)
+        choices = lego_with_one_beta(candidates, alphas, budget)
     else:
-        choices = _uniform(candidates, budget)
+        choices = uniform(candidates, budget)
 
     used = statistics.attack if statistics is not None else attack
     return Plan(
@@ -171,115 +157,6 @@ def agreement(model: nn.Module, other: nn.Module, images: Tensor) -> float:
             x = part.to(device, dtype)
             same += int((model(x).argmax(1) == other(x).argmax(1)).sum())
     return 100 * same / len(images)
-
-
-def _calibrated(
-    sites: list[Site], structures: Sequence[Structure], statistics: Statistics, budget: Budget
-) -> dict[str, Choice]:
-    """One exact allocation over all layers: each takes a structure and a size from its curve, or stays dense."""
-    price_of, dense = _pricing(budget, "calibrated")
-    options, meanings = [], []
-    for site in sites:
-        curves = statistics.curves[site.name]
-        costs, losses = [np.array([float(dense(site))])], [np.zeros(1)]
-        meaning: list[tuple[Structure, int] | None] = [None]  # dense
-        for structure in structures:
-            if structure.name not in curves:
-                if structure.fits(site.conv):
-                    raise GdwsError(f"these statistics have no curves for {structure.name}: expected {', '.join(curves)} only")
-                continue
-            per_group = torch.stack([curve.losses for curve in curves[structure.name]]).sum(0).numpy()
-            price = price_of(structure, site, 1)
-            sizes = np.array([size for size in structure.sizes(curves[structure.name][0]) if size * price < dense(site)], int)
-            costs.append(sizes * float(price))
-            losses.append(per_group[sizes])
-            meaning += [(structure, int(size)) for size in sizes]
-        options.append((np.concatenate(costs), np.concatenate(losses)))  # nats
-        meanings.append(meaning)
-    weighted = [
-        (costs, losses * np.array([1.0 if option is None else option[0].brittleness for option in meaning]))
-        for (costs, losses), meaning in zip(options, meanings, strict=True)
-    ]
-    picks = allocate(weighted, budget.value * sum(dense(site) for site in sites))
-    choices: dict[str, Choice] = {}
-    for site, pick, meaning, option, weigh in zip(sites, picks, meanings, options, weighted, strict=True):
-        chosen = meaning[pick]
-        if chosen is not None:
-            structure, size = chosen
-            kept = structure.kept(statistics.curves[site.name][structure.name], size)
-            why = _comparison(structure, meaning, *weigh, pick)
-            choices[site.name] = Choice(structure, size, kept, float(option[1][pick]), why)
-    return choices
-
-
-def _comparison(
-    chosen: Structure, meaning: list[tuple[Structure, int] | None], costs: Floats, losses: Floats, pick: int
-) -> str:
-    """What the other structures would lose at no more cost, brittleness included, in multiples of the chosen one's loss."""
-    best: dict[str, float] = {}
-    for option, cost_, loss in zip(meaning, costs, losses, strict=True):
-        if option is not None and option[0] is not chosen and cost_ <= costs[pick]:
-            best[option[0].name] = min(float(loss), best.get(option[0].name, np.inf))
-    if not best or not losses[pick] > 0:
-        return ""
-    return ", ".join(f"{name} {loss / losses[pick]:.1f}x" for name, loss in sorted(best.items(), key=lambda item: item[1]))
-
-
-def _gdws(conv: nn.Conv2d, g: Tensor, loss: float) -> Choice:
-    return Choice(GDWS, int(g.view(conv.groups, -1).sum(1).max()), tuple(g.tolist()), loss)
-
-
-def _lego_with_one_beta(sites: list[Site], alphas: dict[str, Tensor], budget: Budget) -> dict[str, Choice]:
-    """Algorithm 3. For a Macs or Params budget the least beta that meets it, found exactly: among the layers' own errors."""
-    spectra = {site.name: decompose.spectrum_of(site.conv.weight, alphas.get(site.name), site.conv.groups) for site in sites}
-
-    def choose(beta: float) -> dict[str, Choice]:
-        found: dict[str, Choice] = {}
-        for site in sites:
-            spectrum = spectra[site.name]
-            kept = spectrum.kernels_for(beta)
-            if GDWS.parameters(site.conv, kept) < cost.dense_parameters(site):
-                found[site.name] = _gdws(site.conv, spectrum.distribution(kept), float(spectrum.errors[kept]))
-        return found
-
-    if isinstance(budget, Beta):
-        return choose(budget.value)
-    price_of, dense = _pricing(budget, "paper")
-    limit = budget.value * sum(dense(site) for site in sites)
-
-    def price(beta: float) -> int:
-        found = choose(beta)
-        return sum(
-            dense(site) if (choice := found.get(site.name)) is None else price_of(GDWS, site, choice.size) for site in sites
-        )
-
-    betas = torch.cat([spectrum.errors.cpu() for spectrum in spectra.values()]).unique()
-    low, high = 0, len(betas) - 1  # the largest error drops everything, so the answer is among them
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if price(float(betas[middle])) <= limit else (middle + 1, high)
-    return choose(float(betas[low]))
-
-
-def _uniform(sites: list[Site], budget: Budget) -> dict[str, Choice]:
-    """GDWS-U: in every layer the kernels that the same fraction of its cost buys, unweighted."""
-    price_of, dense = _pricing(budget, "uniform")
-    choices: dict[str, Choice] = {}
-    for site in sites:
-        kernels = int(budget.value * dense(site) / price_of(GDWS, site, 1))
-        spectrum = decompose.spectrum_of(site.conv.weight, None, site.conv.groups)
-        kept = min(kernels, spectrum.order.shape[1])
-        choices[site.name] = _gdws(site.conv, spectrum.distribution(kept), float(spectrum.errors[kept]))
-    return choices
-
-
-def _pricing(budget: Budget, method: str) -> tuple[Callable[[Structure, Site, int], int], Callable[[Site], int]]:
-    """What a size of a structure costs, and what the dense layer does."""
-    if isinstance(budget, Macs):
-        return lambda structure, site, size: structure.macs(site, size), cost.dense_macs
-    if isinstance(budget, Params):
-        return lambda structure, site, size: structure.parameters(site.conv, size), cost.dense_parameters
-    raise GdwsError(f"method {method!r} got the budget {budget}: expected Macs, Params or Drop")
 
 
 def _smallest_within(

@@ -27,10 +27,10 @@ GRADIENT_RIDGE = 1e-3
 
 def conditioned(matrix: Tensor, ridge: float) -> Tensor:
     """float64, with a ridge in proportion to the matrix's own scale; the identity for an all-zero matrix."""
-    matrix = matrix.double()
+    matrix = matrix.to(torch.float64, copy=True)
     scale = float(matrix.diagonal().mean())
-    identity = torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
-    return matrix + ridge * scale * identity if scale > 0 else identity * torch.finfo(torch.float32).tiny
+    matrix.diagonal().add_(ridge * scale if scale > 0 else torch.finfo(torch.float32).tiny)
+    return matrix
 
 
 def loss(weight: Tensor, approximation: Tensor, moment: Tensor, gradient: Tensor) -> float:

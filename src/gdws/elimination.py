@@ -15,6 +15,9 @@ from torch import Tensor
 
 from gdws.curvature import roots
 
+CHUNK = 128
+"""Kernels at a time: what is gathered for more of them no longer fits the memory that is recycled."""
+
 ROUND = 0.04
 """Share of the kernels that one round of the elimination takes away."""
 
@@ -100,10 +103,13 @@ def candidate_kernels(weight: Tensor, moment: Tensor, gradient: Tensor) -> Tenso
 def mix(weight: Tensor, moment: Tensor, channels: Tensor, kernels: Tensor) -> Tensor:
     """The best pointwise weights (M, G) for these kernels: W S V^T (V S V^T)^-1."""
     _, count, taps = weight.shape
-    rows = moment.view(count, taps, -1)[channels]
-    seen = torch.einsum("gk,gkd->gd", kernels, rows)
-    gram = torch.einsum("ghk,hk->gh", seen.view(-1, count, taps)[:, channels], kernels)
-    found: Tensor = torch.linalg.solve(gram, seen @ weight.flatten(1).T).T
+    rows, flat = moment.view(count, taps, -1), weight.flatten(1).T
+    grams, crosses = [], []
+    for part, own in zip(channels.split(CHUNK), kernels.split(CHUNK), strict=True):
+        seen = torch.einsum("gk,gkd->gd", own, rows[part])
+        grams.append(torch.einsum("ghk,hk->gh", seen.view(-1, count, taps)[:, channels], kernels))
+        crosses.append(seen @ flat)
+    found: Tensor = torch.linalg.solve(torch.cat(grams), torch.cat(crosses)).T
     return found
 
 
