@@ -2,9 +2,9 @@
 
     python scripts/prediction.py [--images 200]
 
-Of the embedded model, one convolution at a time keeps a half, a quarter or an eighth of its MACs. Predicted: the layer's
-loss in the plan. Measured, on 400 test images, clean and attacked (PGD-7): the KL divergence of the outputs from the
-original's, and the share of changed decisions.
+Of the embedded model, one convolution at a time keeps a half, a quarter or an eighth of its weights, in every structure.
+Predicted: the layer's loss in the plan. Measured, on 400 test images, clean and attacked (PGD-7): the KL divergence of the
+outputs from the original's, and the share of changed decisions.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ import torch
 from torch import Tensor, nn
 
 import gdws
-from gdws import data, elimination, models
+from gdws import data, models
 from gdws.compress import ATTACK
 from gdws.plans import LayerPlan
+from gdws.structures import STRUCTURES
 
 
 def ranks(values: Tensor) -> Tensor:
@@ -56,17 +57,18 @@ def main() -> None:
     for layer in whole.layers:
         if not layer.replaceable:
             continue
-        (curve,) = statistics.curves[layer.name]["gdws"]
-        assert isinstance(curve, elimination.Curve)
-        for share in (0.5, 0.25, 0.125):
-            kept = int(share * layer.dense_macs / (layer.positions * (9 + layer.shape[0])))
-            changed = replace(layer, structure="gdws", kept=tuple(curve.distribution(kept).tolist()))
-            layers = tuple(changed if other.name == layer.name else dense(other) for other in whole.layers)
-            compressed = gdws.apply(model, replace(whole, layers=layers), statistics)
-            rows.append((float(curve.losses[kept]), *divergence(model, compressed, torch.cat([clean, attacked]))))
-            print(
-                f"{layer.name:18s} {share:5.3f}  predicted {rows[-1][0]:.2e}  KL {rows[-1][1]:.2e}  changed {rows[-1][2]:.2f} %"
-            )
+        conv = model.get_submodule(layer.name)
+        assert isinstance(conv, nn.Conv2d)
+        for name, (curve,) in statistics.curves[layer.name].items():
+            structure = STRUCTURES[name]
+            for share in (0.5, 0.25, 0.125):
+                size = int(share * layer.dense_parameters / structure.parameters(conv, 1))
+                changed = replace(layer, structure=name, kept=structure.kept([curve], size))
+                layers = tuple(changed if other.name == layer.name else dense(other) for other in whole.layers)
+                compressed = gdws.apply(model, replace(whole, layers=layers), statistics)
+                rows.append((float(curve.losses[size]), *divergence(model, compressed, torch.cat([clean, attacked]))))
+                figures = f"predicted {rows[-1][0]:.2e}  KL {rows[-1][1]:.2e}  changed {rows[-1][2]:.2f} %"
+                print(f"{layer.name:18s} {name:10s} {share:5.3f}  {figures}", flush=True)
     predicted, measured, decisions = torch.tensor(rows, dtype=torch.float64).T
     print(f"{len(rows)} cases")
     print(f"predicted and measured KL: rank correlation {correlation(ranks(predicted), ranks(measured)):.2f}, "
