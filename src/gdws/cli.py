@@ -338,19 +338,19 @@ class _Bar:
 
 
 def _print_plan(made: Plan) -> None:
-    table = Table(title=f"{made.method}, {made.budget}")
-    for heading in ("convolution", "weight", "becomes", "MACs left", "predicted loss", "others at this cost"):
-        table.add_column(heading)
+    table = Table(title=f"{made.method}, {made.budget}", box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    table.caption = "loss: predicted; next: what another structure would lose at this cost, in multiples of it"
+    for heading in ("convolution", "becomes", "MACs", "loss", "next"):
+        table.add_column(heading, no_wrap=True)
     for layer in made.layers:
         replaced = layer.structure != "dense"
         becomes = STRUCTURES[layer.structure].describe(layer) if replaced else f"dense: {layer.reason}"
         table.add_row(
             layer.name,
-            "x".join(map(str, layer.shape)),
             becomes,
             f"{layer.macs / layer.dense_macs:.2f}" if replaced else "",
-            f"{layer.loss:.3g}" if replaced else "",
-            layer.reason if replaced else "",
+            f"{layer.loss:.1e}" if replaced else "",
+            layer.reason.partition(",")[0] if replaced else "",
         )
     console.print(table)
     console.print(f"{made.macs:.3f} of the MACs and {made.parameters:.3f} of the weights that may be replaced are left")
