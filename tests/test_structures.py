@@ -122,3 +122,14 @@ def test_an_edited_rank_is_applied(setting):
     fast = gdws.apply(copy.deepcopy(model), dataclasses.replace(made, layers=layers), statistics)
     assert fast.get_submodule(layer.name).rank == 1
     assert bool(fast(images).isfinite().all())
+
+
+def test_a_convolution_of_one_channel_has_no_channels_to_project():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.Flatten(), nn.Linear(128, 4)).eval()
+    images = torch.rand(12, 1, 8, 8)
+    made = gdws.plan(model, [images], gdws.Macs(0.5), attack=None, keep_first=False)
+    assert made.macs <= 0.5
+    assert "project" not in made.calibration.curves["0"]
+    assert "project" in made.calibration.curves["2"]
+    assert bool(gdws.apply(model, made)(images).isfinite().all())

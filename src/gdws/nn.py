@@ -6,6 +6,7 @@ can stand in its place.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any, TypeVar
 
 import torch
@@ -48,7 +49,7 @@ def depthwise_features(
     return F.conv2d(copies, depthwise, None, stride, padding, dilation, groups=len(depthwise))
 
 
-class FactoredConv2d(nn.Module):
+class FactoredConv2d(nn.Module, ABC):
     """What stands in the place of a dense convolution of these arguments: a bank of n features, and a mix of them."""
 
     def __init__(
@@ -73,13 +74,13 @@ class FactoredConv2d(nn.Module):
         self.bias = nn.Parameter(torch.zeros(out_channels, device=device, dtype=dtype)) if bias else None
 
     @property
+    @abstractmethod
     def mixing(self) -> nn.Parameter:
         """(M, n / groups, 1, 1), or of as many elements: what each output makes of each feature."""
-        raise NotImplementedError
 
+    @abstractmethod
     def features(self, x: Tensor) -> Tensor:
         """(B, n, H', W'), n in the order of the elements of `mixing`, the groups one after another."""
-        raise NotImplementedError
 
     def _margins(self) -> list[int]:
         """(left, right, top, bottom) as F.pad takes them, with PyTorch's rule for 'same': the odd pixel goes after."""

@@ -49,7 +49,7 @@ class SplitCurve:
 def curve(weight: Tensor, moment: Tensor, gradient: Tensor, axes: Axes) -> SplitCurve:
     """Filters for every rank at which two stages have fewer weights than the convolution, and their exact losses."""
     taps, parts = _by_tap(weight, axes), _moment_by_tap(weight, moment, axes)
-    filters = _leading_filters(taps, parts, gradient)
+    filters = _leading_filters(taps, parts, gradient, most_filters(tuple(weight.shape), axes))
     gram, cross = _normal_equations(taps, parts, filters)
     triangle = torch.linalg.cholesky(gram)
     explained = torch.linalg.solve_triangular(triangle, cross.T, upper=False).T
@@ -147,12 +147,11 @@ def _kronecker(parts: Tensor) -> tuple[Tensor, Tensor]:
     return second, first
 
 
-def _leading_filters(taps: Tensor, parts: Tensor, gradient: Tensor) -> Tensor:
+def _leading_filters(taps: Tensor, parts: Tensor, gradient: Tensor, limit: int) -> Tensor:
     count, outputs, inputs = taps.shape
     second, first = _kronecker(parts)
     rooted = torch.einsum("ij,jmn->imn", curvature.roots(second)[0], curvature.roots(gradient)[0] @ taps)
     tall = rooted.reshape(count * outputs, inputs)
-    limit = min(count * outputs, inputs, (count * outputs * inputs - 1) // (inputs + count * outputs))
     if inputs <= count * outputs:
         triangle = torch.linalg.cholesky(first)
         seen = tall @ triangle

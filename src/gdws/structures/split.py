@@ -25,9 +25,10 @@ class Split(Structure):
         self.name, self.axes = name, axes
 
     def fits(self, conv: nn.Conv2d) -> bool:
-        """Each stage must be smaller than the whole."""
+        """Both stages together must be able to be smaller than the whole, and separable ones must each have taps."""
         first, second = self._stage_taps(conv)
-        return first * second > 1 and (len(self.axes) != 1 or (first > 1 and second > 1))
+        group = (conv.out_channels // conv.groups, *conv.weight.shape[1:])
+        return splitting.most_filters(group, self.axes) > 0 and (len(self.axes) != 1 or (first > 1 and second > 1))
 
     def curve(self, weight: Tensor, metric: Metric) -> splitting.SplitCurve:
         return splitting.curve(weight, *metric, self.axes)
