@@ -94,8 +94,9 @@ def peak(device: str) -> float:
     return used
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def options_for(description: str | None) -> argparse.ArgumentParser:
+    """The options of a script that scores a network: which one, on what data, where."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
     parser.add_argument("--weights", type=Path)
     parser.add_argument("--train", default="demo")
@@ -104,6 +105,11 @@ def main() -> None:
     parser.add_argument("--n", type=int, default=2000)
     parser.add_argument("--batch", type=int, default=500)
     parser.add_argument("--device", default="cpu")
+    return parser
+
+
+def main() -> None:
+    parser = options_for(__doc__)
     parser.add_argument("--columns", nargs="*", default=list(COLUMNS))
     parser.add_argument("--budgets", nargs="*", type=float, default=[0.60, 0.45, 0.30, 0.20])
     parser.add_argument("--save", type=Path, help="folder for the compressed networks")

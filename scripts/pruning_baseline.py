@@ -21,7 +21,6 @@ and needs no Torch-Pruning.
 
 from __future__ import annotations
 
-import argparse
 import copy
 import itertools
 import json
@@ -32,8 +31,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
+from calibrated_table import bits, options_for
 from make_embedded import augment
 from safetensors.torch import save_file
 from torch import Tensor, nn
@@ -273,30 +272,17 @@ def rebuild(folder: Path) -> nn.Module:
     return model.eval()
 
 
-def bits(right: Tensor | None) -> str:
-    """A bool for each image, as hexadecimal digits."""
-    return "" if right is None else np.packbits(right.numpy()).tobytes().hex()
-
-
 def scores(found: Accuracy) -> dict[str, Any]:
     return {
         "natural": found.natural_percent,
         "robust": found.robust_percent,
         "natural right": bits(found.natural),
-        "robust right": bits(found.attacked),
+        "robust right": "" if found.attacked is None else bits(found.attacked),
     }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model")
-    parser.add_argument("--weights", type=Path)
-    parser.add_argument("--train", default="demo")
-    parser.add_argument("--test", default="demo")
-    parser.add_argument("--images", type=int, default=1000)
-    parser.add_argument("--n", type=int, default=2000)
-    parser.add_argument("--batch", type=int, default=500)
-    parser.add_argument("--device", default="cpu")
+    parser = options_for(__doc__)
     parser.add_argument("--fractions", type=float, nargs="+", default=[0.60, 0.45, 0.30, 0.20])
     parser.add_argument("--importance", nargs="+", choices=IMPORTANCES, default=list(IMPORTANCES))
     parser.add_argument("--scope", nargs="+", choices=tuple(SCOPES), default=["global", "isomorphic"])

@@ -98,7 +98,7 @@ class FactoredConv2d(nn.Module, ABC):
             raise GdwsError(f"input has shape {tuple(x.shape)}: expected {self.in_channels} channels")
 
 
-def geometry(conv: nn.Conv2d) -> dict[str, Any]:
+def _geometry(conv: nn.Conv2d) -> dict[str, Any]:
     """The arguments of a FactoredConv2d in the place of a convolution."""
     return {
         "in_channels": conv.in_channels,
@@ -142,7 +142,7 @@ class GDWSConv2d(FactoredConv2d):
     @classmethod
     def like(cls, conv: nn.Conv2d, channels: Tensor) -> GDWSConv2d:
         """Zero factors with this many kernels in the place of a dense convolution: same geometry, type, device and bias."""
-        return _in_place_of(conv, cls(channels=channels, **geometry(conv)))
+        return _in_place_of(conv, cls(channels=channels, **_geometry(conv)))
 
     @classmethod
     def from_factors(cls, factors: Factors, conv: nn.Conv2d) -> GDWSConv2d:
@@ -258,7 +258,7 @@ class TwoStageConv2d(FactoredConv2d):
     @classmethod
     def like(cls, conv: nn.Conv2d, rank: int, axes: tuple[int, ...]) -> TwoStageConv2d:
         """Zero weights of this rank in the place of a dense convolution: same geometry, type, device and bias."""
-        return _in_place_of(conv, cls(rank=rank, axes=axes, **geometry(conv)))
+        return _in_place_of(conv, cls(rank=rank, axes=axes, **_geometry(conv)))
 
     @property
     def mixing(self) -> nn.Parameter:

@@ -1,13 +1,13 @@
 """How large a layer's loss really is: the metric's estimate, corrected by a measurement.
 
 gdws.curvature adds up pixels as if their errors were independent, and takes patches and gradients for independent of each
-other. Both make it too small, by a factor between 2 and 40 that differs from layer to layer and from structure to structure.
+other. Both make it too small, by a factor between 2 and 60 that differs from layer to layer and from structure to structure.
 So a few sizes of every structure are tried. With dy the error of a trial layer's output and g the gradient there,
 
     loss = 1/2 E (sum over pixels of g . dy)^2
 
 is the divergence (nats) to second order without those assumptions (the Fisher information along the error). Trial layers are
-never run in the network: they see what the original layer sees, so one forward and one backward pass serve all of them.
+never run in the network: they see what the original layer sees, so one forward pass and a few backward ones serve all of them.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from gdws.allocate import Floats
 from gdws.contract import checked_logits, placement
 from gdws.nn import FactoredConv2d
 from gdws.observe import backward, recording, sampled_class
@@ -32,7 +32,6 @@ TRIALS = (0.1, 0.2, 0.4)
 IMAGES, DRAWS, BATCH = 200, 3, 50
 """Images, random cotangents of each, and images at a time."""
 
-Floats = NDArray[np.float64]
 Trials = dict[int, FactoredConv2d]
 """Trial layers by size."""
 
