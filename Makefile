@@ -34,6 +34,7 @@ lint: $(STAMP)
 
 bench: $(STAMP)
 	$(RUN)/python scripts/bench_core.py
+	$(RUN)/python scripts/layer_speed.py
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

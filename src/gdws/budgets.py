@@ -17,7 +17,8 @@ class Budget:
         self._check()
 
     def _check(self) -> None:
-        raise GdwsError(f"{self}: expected one of Macs, Params, Beta and Drop")
+        kinds = ", ".join(KINDS)
+        raise GdwsError(f"{self}: expected one of {kinds}")
 
     def __str__(self) -> str:
         return f"{type(self).__name__}({self.value:g})"
@@ -37,6 +38,18 @@ class Params(_Fraction):
     """At most this fraction of the weights of the convolutions that may be replaced."""
 
 
+class Latency(_Fraction):
+    """At most this fraction of the time that the whole network takes, dense and in the fastest engine, measured."""
+
+
+class Speedup(Budget):
+    """At least this many times faster than the whole network, dense and in the fastest engine, measured."""
+
+    def _check(self) -> None:
+        if not 1 <= self.value < float("inf"):
+            raise GdwsError(f"{self}: expected a finite number of at least 1")
+
+
 class Beta(Budget):
     """The paper's budget: every layer's weighted *squared* error is at most this."""
 
@@ -53,4 +66,4 @@ class Drop(Budget):
             raise GdwsError(f"{self}: expected points of agreement above 0 and below 100")
 
 
-KINDS: dict[str, type[Budget]] = {kind.__name__: kind for kind in (Macs, Params, Beta, Drop)}
+KINDS: dict[str, type[Budget]] = {kind.__name__: kind for kind in (Macs, Params, Latency, Speedup, Beta, Drop)}

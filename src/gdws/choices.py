@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -30,6 +31,11 @@ class Choice:
     loss: float
     why: str = ""
 
+    @property
+    def weight(self) -> float:
+        """The loss as it counts against other structures'."""
+        return self.loss * self.structure.brittleness
+
 
 @dataclass(frozen=True)
 class Option:
@@ -47,25 +53,58 @@ class Option:
         return self.loss if self.structure is None else self.loss * self.structure.brittleness
 
 
+class Prices(Protocol):
+    """What a layer costs, in whatever unit the limit is given in."""
+
+    def dense(self, site: Site) -> float: ...
+
+    def of(self, structure: Structure, site: Site, size: int) -> float: ...
+
+
+class _Counted:
+    """Multiply-adds or weights."""
+
+    def __init__(self, budget: Budget, method: str) -> None:
+        if not isinstance(budget, Macs | Params):
+            raise GdwsError(f"method {method!r} got the budget {budget}: expected Macs, Params or Drop")
+        self.macs = isinstance(budget, Macs)
+
+    def dense(self, site: Site) -> int:
+        return cost.dense_macs(site) if self.macs else cost.dense_parameters(site)
+
+    def of(self, structure: Structure, site: Site, size: int) -> int:
+        return structure.macs(site, size) if self.macs else structure.parameters(site.conv, size)
+
+
 def calibrated(sites: list[Site], structures: Sequence[Structure], statistics: Statistics, budget: Budget) -> dict[str, Choice]:
-    """One exact allocation over all layers: each takes a structure and a size from its curve, or stays dense."""
-    price, dense = _pricing(budget, "calibrated")
+    """The least predicted loss within a Macs or Params budget."""
+    prices = _Counted(budget, "calibrated")
+    return least_loss(sites, structures, statistics, prices, budget.value * sum(map(prices.dense, sites)))
+
+
+def least_loss(
+    sites: list[Site], structures: Sequence[Structure], statistics: Statistics, prices: Prices, limit: float
+) -> dict[str, Choice]:
+    """One exact allocation over all layers: each takes a structure and a size from its curve, or stays dense.
+
+    limit: on the sum of all layers' prices.
+    """
     layers = []
     for site in sites:
         curves = statistics.curves[site.name]
-        options = [Option(None, 0, dense(site), 0.0)]
+        dense = prices.dense(site)
+        options = [Option(None, 0, dense, 0.0)]
         for structure in structures:
             if not structure.fits(site.conv):
                 continue
             if structure.name not in curves:
                 raise GdwsError(f"these statistics have no curves for {structure.name}: expected {', '.join(curves)} only")
             losses = torch.stack([curve.losses for curve in curves[structure.name]]).sum(0).tolist()
-            unit = price(structure, site, 1)
-            sizes = [size for size in structure.sizes(curves[structure.name][0]) if size * unit < dense(site)]
-            options += [Option(structure, size, size * unit, losses[size]) for size in sizes]
+            priced = [(size, prices.of(structure, site, size)) for size in structure.sizes(curves[structure.name][0])]
+            options += [Option(structure, size, price, losses[size]) for size, price in priced if price < dense]
         layers.append(options)
     arrays = [(np.array([o.cost for o in options]), np.array([o.weight for o in options])) for options in layers]
-    picks = allocate(arrays, budget.value * sum(dense(site) for site in sites))
+    picks = allocate(arrays, limit)
     choices: dict[str, Choice] = {}
     for site, options, pick in zip(sites, layers, picks, strict=True):
         option = options[pick]
@@ -106,13 +145,14 @@ def lego_with_one_beta(sites: list[Site], alphas: dict[str, Tensor], budget: Bud
 
     if isinstance(budget, Beta):
         return choose(budget.value)
-    price_of, dense = _pricing(budget, "paper")
-    limit = budget.value * sum(dense(site) for site in sites)
+    prices = _Counted(budget, "paper")
+    limit = budget.value * sum(map(prices.dense, sites))
 
     def price(beta: float) -> int:
         found = choose(beta)
         return sum(
-            dense(site) if (choice := found.get(site.name)) is None else price_of(GDWS, site, choice.size) for site in sites
+            prices.dense(site) if (choice := found.get(site.name)) is None else prices.of(GDWS, site, choice.size)
+            for site in sites
         )
 
     betas = torch.cat([spectrum.errors.cpu() for spectrum in spectra.values()]).unique()
@@ -125,20 +165,11 @@ def lego_with_one_beta(sites: list[Site], alphas: dict[str, Tensor], budget: Bud
 
 def uniform(sites: list[Site], budget: Budget) -> dict[str, Choice]:
     """GDWS-U: in every layer the kernels that the same fraction of its cost buys, unweighted."""
-    price_of, dense = _pricing(budget, "uniform")
+    prices = _Counted(budget, "uniform")
     choices: dict[str, Choice] = {}
     for site in sites:
-        kernels = int(budget.value * dense(site) / price_of(GDWS, site, 1))
+        kernels = int(budget.value * prices.dense(site) / prices.of(GDWS, site, 1))
         spectrum = decompose.spectrum_of(site.conv.weight, None, site.conv.groups)
         kept = min(kernels, spectrum.order.shape[1])
         choices[site.name] = _gdws(site.conv, spectrum.distribution(kept), float(spectrum.errors[kept]))
     return choices
-
-
-def _pricing(budget: Budget, method: str) -> tuple[Callable[[Structure, Site, int], int], Callable[[Site], int]]:
-    """What a size of a structure costs, and what the dense layer does."""
-    if isinstance(budget, Macs):
-        return lambda structure, site, size: structure.macs(site, size), cost.dense_macs
-    if isinstance(budget, Params):
-        return lambda structure, site, size: structure.parameters(site.conv, size), cost.dense_parameters
-    raise GdwsError(f"method {method!r} got the budget {budget}: expected Macs, Params or Drop")

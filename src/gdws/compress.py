@@ -13,10 +13,11 @@ from torch import Tensor, nn
 import gdws
 from gdws import cost, decompose
 from gdws.attacks import PGD
-from gdws.budgets import Budget, Drop, Macs
+from gdws.budgets import Budget, Drop, Latency, Macs, Speedup
 from gdws.choices import Choice, calibrated, lego_with_one_beta, uniform
 from gdws.contract import Batches, check_weights, checked_logits, evaluating, full_precision, placement
 from gdws.errors import GdwsError
+from gdws.latency import Latencies, Target, Timetable, timetable
 from gdws.nn import FactoredConv2d, GDWSConv2d
 from gdws.plans import NO_GAIN, LayerPlan, Plan
 from gdws.progress import note, track
@@ -26,6 +27,7 @@ from gdws.statistics import Statistics, calibrate, gather, image_hashes
 from gdws.structures import STRUCTURES, named
 from gdws.surgery import Site, survey
 from gdws.surgery import replace as replace_modules
+from gdws.timed import within_time
 
 METHODS = ("calibrated", "paper", "uniform")
 ATTACK = PGD(steps=7)
@@ -48,6 +50,7 @@ def plan(
     keep_1x1: bool = True,
     seed: int = 0,
     cache: Path | None = None,
+    target: Target | Timetable | None = None,
 ) -> Plan:
     """Choose what becomes of every convolution under one budget.
 
@@ -59,7 +62,8 @@ def plan(
     calibration images in [0, 1], or (images, labels), in batches; or the statistics of an earlier plan.
     attack      made on the calibration images first; None for a network that is not meant to be robust.
     exclude     shell patterns of convolutions to leave alone. The first and 1x1 convolutions are, unless told otherwise.
-    cache       a folder for the statistics of the calibrated method: the next budget then takes seconds.
+    cache       a folder for the statistics of the calibrated method and for measured times: the next budget then takes seconds.
+    target      for Latency and Speedup: where the network will run (gdws.Target; default: the best engine, float32, batch 1).
     """
     if method not in METHODS:
         raise GdwsError(f"method is {method!r}: expected one of {', '.join(METHODS)}")
@@ -84,6 +88,11 @@ def plan(
                 cache=cache,
             ),
         )
+    timed = isinstance(budget, Latency | Speedup)
+    if timed and method != "calibrated":
+        raise GdwsError(f"method {method!r} got the budget {budget}: expected the method 'calibrated' for a budget of time")
+    if target is not None and not timed:
+        raise GdwsError(f"the budget {budget} got a target: expected Latency or Speedup with it")
     images, labels = (calibration.images, None) if isinstance(calibration, Statistics) else gather(calibration)
     device, dtype = placement(model)
     example = images[:1].to(device, dtype)
@@ -94,10 +103,20 @@ def plan(
     statistics = calibration if isinstance(calibration, Statistics) else None
     batches = [(images, labels)] if labels is not None else [images]
 
+    measured, table = None, None
     if method == "calibrated":
+        kinds = named(structures)
         if statistics is None:
-            statistics = calibrate(model, batches, candidates, named(structures), attack=attack, seed=seed, cache=cache)
-        choices = calibrated(candidates, named(structures), statistics, budget)
+            statistics = calibrate(model, batches, candidates, kinds, attack=attack, seed=seed, cache=cache)
+        if timed:
+            table = (
+                target
+                if isinstance(target, Timetable)
+                else timetable(model, candidates, kinds, statistics, target or Target(), cache)
+            )
+            choices, measured = within_time(model, candidates, kinds, statistics, budget, table)
+        else:
+            choices = calibrated(candidates, kinds, statistics, budget)
     elif method == "paper":
         alphas = (
             {name: layer.alpha for name, layer in statistics.layers.items()}
@@ -108,15 +127,17 @@ def plan(
     else:
         choices = uniform(candidates, budget)
 
+    latencies = None if table is None or measured is None else table.engines[measured.engine]
     used = statistics.attack if statistics is not None else attack
     return Plan(
         method,
         budget,
-        tuple(_layer_plan(site, choices.get(site.name)) for site in sites),
+        tuple(_layer_plan(site, choices.get(site.name), latencies) for site in sites),
         seed,
         None if used is None or method == "uniform" else asdict(used),
         {"gdws": gdws.__version__, "torch": str(torch.__version__)},
         () if method == "uniform" else image_hashes(images),
+        measured,
         statistics if method == "calibrated" else None,
     )
 
@@ -202,7 +223,7 @@ def _not_held_back(images: Tensor) -> int:
     return len(images) - max(1, round(HELD_BACK * len(images)))
 
 
-def _layer_plan(site: Site, choice: Choice | None) -> LayerPlan:
+def _layer_plan(site: Site, choice: Choice | None, latencies: Latencies | None) -> LayerPlan:
     conv = site.conv
     shape = (conv.weight.shape[0], conv.weight.shape[1], conv.weight.shape[2], conv.weight.shape[3])
     dense_macs, dense_parameters = cost.dense_macs(site), cost.dense_parameters(site)
@@ -226,7 +247,15 @@ def _layer_plan(site: Site, choice: Choice | None) -> LayerPlan:
         dense_macs,
         parameters,
         dense_parameters,
+        *_layer_seconds(site, choice, latencies),
     )
+
+
+def _layer_seconds(site: Site, choice: Choice | None, latencies: Latencies | None) -> tuple[float | None, float | None]:
+    if latencies is None or site.reason is not None:
+        return None, None
+    dense = latencies.dense(site)
+    return dense if choice is None else latencies.of(choice.structure, site, choice.size), dense
 
 
 def _statistics_for(model: nn.Module, plan: Plan, calibration: Batches | Statistics | None) -> Statistics:

@@ -77,7 +77,7 @@ def compile(
     traceable = isinstance(model, nn.Module) and precision == "float32"
     if engine == "torch" and not traceable:
         raise GdwsError("the engine torch is for an nn.Module in float32: expected onnxruntime or openvino here")
-    engines = [engine] if engine != "auto" else _installed(traceable, to_quantise)
+    engines = [engine] if engine != "auto" else installed(precision if to_quantise else "float32", traceable)
     with tempfile.TemporaryDirectory() as folder:
         program, file = None, Path(folder, "model.onnx") if isinstance(model, nn.Module) else Path(model)
         if isinstance(model, nn.Module):
@@ -86,7 +86,7 @@ def compile(
                 to_onnx(program, file, example)
         built = {
             name: Compiled(
-                name, precision, threads, _build(name, program, file, example, threads, calibration if to_quantise else None)
+                name, precision, threads, build(name, program, file, example, threads, calibration if to_quantise else None)
             )
             for name in engines
         }
@@ -96,26 +96,34 @@ def compile(
     return built[min(timings, key=lambda name: timings[name].quartile)]
 
 
-def _build(
-    engine: str, program: ExportedProgram | None, file: Path, example: Tensor, threads: int, calibration: Tensor | None
-) -> Callable[[Tensor], Tensor]:
+def build(
+    engine: str,
+    program: ExportedProgram | None,
+    file: Path,
+    example: Tensor,
+    threads: int,
+    calibration: Tensor | None,
+    profiled: bool = False,
+) -> Packed | OnnxRuntime | OpenVino:
+    """A session of an engine on a traced program ("torch") or an ONNX file (the others), in int8 if there are images for it."""
     if engine == "torch":
         assert program is not None
         return Packed(program, threads)
     if engine == "openvino":
-        return OpenVino(file if calibration is None else quantise_openvino(file, calibration), example, threads)
+        model = file if calibration is None else quantise_openvino(file, calibration)
+        return OpenVino(model, example, threads, profiled)
     if calibration is None:
-        return OnnxRuntime(file, threads)
+        return OnnxRuntime(file, threads, profiled)
     with tempfile.NamedTemporaryFile(suffix=".onnx") as int8:
         quantise(file, int8.name, calibration)
-        return OnnxRuntime(Path(int8.name), threads)
+        return OnnxRuntime(Path(int8.name), threads, profiled)
 
 
-def _installed(traceable: bool, to_quantise: bool) -> list[str]:
-    """The engines that can be built here."""
+def installed(precision: str, traceable: bool) -> list[str]:
+    """The engines that can be built here, for a model that is still to be brought to this precision."""
     names = []
     for name, packages in PACKAGES.items():
-        wanted = (*packages, "nncf") if name == "openvino" and to_quantise else packages
+        wanted = (*packages, "nncf") if name == "openvino" and precision == "int8" else packages
         if all(map(importlib.util.find_spec, wanted)) and (traceable or name != "torch"):
             names.append(name)
     if not names:

@@ -12,6 +12,7 @@ import copy
 import logging
 import math
 import warnings
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -115,18 +116,23 @@ def _batch() -> tuple[dict[int, Dim]]:
 
 
 def _tidy(proto: Any) -> None:
-    """Name convolutions after their weights; drop the exporter's notes, which hold the source paths of the machine."""
+    """Name convolutions after their weights and gathers after their layers; drop the exporter's notes, which hold paths."""
     graph = proto.graph
     # Layers of several stages have weights without the ending; OpenVINO gives no two things the same name.
     weights = {weight.name: weight.name.removesuffix(".weight") + ".weight" for weight in graph.initializer}
-    unnamed = set(weights)
+    uses: Counter[str] = Counter()
     for node in graph.node:
         del node.metadata_props[:]
         node.doc_string = ""
-        if node.op_type in ("Conv", "Gemm") and node.input[1] in unnamed:  # a weight that two nodes share names the first
-            unnamed.remove(node.input[1])
-            node.name = weights[node.input[1]].removesuffix(".weight")
-    renamed = {old: weights[old] for old in weights.keys() - unnamed}
+        if node.op_type in ("Conv", "Gemm") and node.input[1] in weights:
+            uses[node.input[1]] += 1
+            again = f".use{uses[node.input[1]]}" if uses[node.input[1]] > 1 else ""
+            node.name = weights[node.input[1]].removesuffix(".weight") + again
+    gathers = {node.output[0]: node for node in graph.node if node.op_type == "Gather"}
+    for node in graph.node:
+        if ".depthwise" in node.name and node.input[0] in gathers:
+            gathers[node.input[0]].name = node.name.replace(".depthwise", ".gather")
+    renamed = {old: weights[old] for old in uses}
     for node in graph.node:
         node.input[:] = [renamed.get(name, name) for name in node.input]
     for value in (*graph.value_info, *graph.input, *graph.output, *graph.initializer):

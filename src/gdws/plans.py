@@ -12,7 +12,7 @@ from gdws.errors import GdwsError
 if TYPE_CHECKING:
     from gdws.statistics import Statistics
 
-FORMAT = "gdws plan 2"
+FORMAT = "gdws plan 3"
 NO_GAIN = "no gain"
 
 
@@ -28,6 +28,7 @@ class LayerPlan:
                  for all groups; empty for a dense layer
     loss         predicted: with method "paper" and "uniform" the weighted squared error that beta bounds; with "calibrated"
                  the divergence (nats) of the decisions from the original's that this layer brings about
+    seconds      predicted time of one pass, and of the dense layer, where the budget is one of time
     """
 
     name: str
@@ -42,6 +43,8 @@ class LayerPlan:
     dense_macs: int
     parameters: int
     dense_parameters: int
+    seconds: float | None = None
+    dense_seconds: float | None = None
 
     @property
     def g(self) -> tuple[int, ...]:
@@ -55,10 +58,30 @@ class LayerPlan:
 
 
 @dataclass(frozen=True)
+class Measured:
+    """The time that a planned network takes, beside the dense one in its fastest engine, taken in turns.
+
+    dense_seconds: a pass of the dense network. predicted and latency: the planned network's time as a fraction of it, from the
+    timetable and as measured.
+    """
+
+    device: str
+    engine: str
+    precision: str
+    threads: int
+    batch: int
+    dense_engine: str
+    dense_seconds: float
+    predicted: float
+    latency: float
+
+
+@dataclass(frozen=True)
 class Plan:
     """The decisions for a whole network and where they came from.
 
     images: short hashes of the calibration images, so that no accuracy is reported on them.
+    measured: the time that it takes, where the budget is one of time.
     calibration: the statistics behind a calibrated plan, for `apply`; not part of the JSON.
     """
 
@@ -69,6 +92,7 @@ class Plan:
     attack: dict[str, float] | None
     versions: dict[str, str]
     images: tuple[str, ...] = ()
+    measured: Measured | None = None
     calibration: Statistics | None = field(default=None, compare=False, repr=False)
 
     @property
@@ -96,6 +120,7 @@ class Plan:
             "versions": self.versions,
             "layers": [asdict(layer) for layer in self.layers],
             "images": self.images,
+            "measured": None if self.measured is None else asdict(self.measured),
         }
         return json.dumps(record, indent=1)
 
@@ -115,6 +140,7 @@ class Plan:
                 record["attack"],
                 record["versions"],
                 tuple(record["images"]),
+                None if record["measured"] is None else Measured(**record["measured"]),
             )
         except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
             raise GdwsError(

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import json
+import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +24,28 @@ def needed(module: str) -> Any:
         raise GdwsError(f"{package} is not installed: expected it here (pip install 'gdws[engines]')") from None
 
 
-class OnnxRuntime:
-    """An ONNX file in ONNX Runtime, for any batch size: float32 (B, C, H, W) to (B, classes)."""
+@dataclass(frozen=True)
+class NodeTime:
+    """What one node of an engine's own graph took in one pass. The engine names and types it after what it was fused from."""
 
-    def __init__(self, path: Path, threads: int | None = None) -> None:
+    name: str
+    kind: str
+    seconds: float
+
+
+class OnnxRuntime:
+    """An ONNX file in ONNX Runtime, for any batch size: float32 (B, C, H, W) to (B, classes).
+
+    profiled: count the time of every node, for `passes`, which costs some microseconds a node.
+    """
+
+    def __init__(self, path: Path, threads: int | None = None, profiled: bool = False) -> None:
         runtime = needed("onnxruntime")
         options = runtime.SessionOptions()
+        if profiled:
+            self._folder = tempfile.TemporaryDirectory()
+            options.enable_profiling = True
+            options.profile_file_prefix = str(Path(self._folder.name, "profile"))
         options.intra_op_num_threads = threads or torch.get_num_threads()
         options.inter_op_num_threads = 1
         options.log_severity_level = 3
@@ -48,21 +67,36 @@ class OnnxRuntime:
             raise GdwsError(f"ONNX Runtime cannot run the model: {error}") from None
         return torch.from_numpy(outputs[0])
 
+    def passes(self) -> list[list[NodeTime]]:
+        """The nodes of every pass so far, in the order in which they ran; of a profiled session, which ends with this."""
+        passes, nodes = [], []
+        for event in json.loads(Path(self._session.end_profiling()).read_text()):
+            if event["name"].endswith("_kernel_time"):
+                name = event["name"].removesuffix("_kernel_time")
+                nodes.append(NodeTime(name, event["args"]["op_name"], event["dur"] / 1e6))
+            elif event["name"] == "model_run":  # comes after its nodes
+                passes.append(nodes)
+                nodes = []
+        self._folder.cleanup()
+        return passes
+
 
 class OpenVino:
     """A model in OpenVINO: float32 (B, C, H, W) to (B, classes).
 
     It is compiled for the shape of `example`, which is faster than for any shape; the first batch of another size compiles it
-    once more, for any. model: the path of an ONNX file or an openvino.Model with a dynamic batch.
+    once more, for any. model: the path of an ONNX file or an openvino.Model with a dynamic batch. profiled: as in OnnxRuntime.
     """
 
-    def __init__(self, model: Any, example: Tensor, threads: int | None = None) -> None:
+    def __init__(self, model: Any, example: Tensor, threads: int | None = None, profiled: bool = False) -> None:
         openvino = needed("openvino")
         self._core = openvino.Core()
+        self._passes: list[list[NodeTime]] | None = [] if profiled else None
         self._settings = {
             "INFERENCE_NUM_THREADS": threads or torch.get_num_threads(),
             "PERFORMANCE_HINT": "LATENCY",
             "INFERENCE_PRECISION_HINT": "f32",  # some CPUs would compute in bfloat16 without being asked
+            "PERF_COUNT": profiled,
         }
         if isinstance(model, Path):
             try:
@@ -87,7 +121,16 @@ class OpenVino:
                 raise misfit(images, ("B", *self._shape[1:]))
             request = self._any = self._any or self._request(self._model)
         # The next pass writes into the same output: it is copied, the input is not.
-        return torch.from_numpy(request.infer([_float32(images).numpy()], share_inputs=True)[0])
+        logits = torch.from_numpy(request.infer([_float32(images).numpy()], share_inputs=True)[0])
+        if self._passes is not None:
+            self._passes.append(
+                [NodeTime(node.node_name, node.node_type, node.real_time.total_seconds()) for node in request.profiling_info]
+            )
+        return logits
+
+    def passes(self) -> list[list[NodeTime]]:
+        """As OnnxRuntime's."""
+        return self._passes or []
 
     def _request(self, model: Any) -> Any:
         return self._core.compile_model(model, "CPU", self._settings).create_infer_request()

@@ -70,6 +70,10 @@ class Structure(ABC):
         """The layer in the convolution's place, with the mix that is best in the metric."""
 
     @abstractmethod
+    def blank(self, conv: nn.Conv2d, kept: tuple[int, ...]) -> FactoredConv2d:
+        """A layer of this size in the convolution's place, all its factors zero."""
+
+    @abstractmethod
     def empty(self, conv: nn.Conv2d, tensors: dict[str, Tensor]) -> FactoredConv2d:
         """A layer of the shape that saved tensors (by parameter name) have, to load them into."""
 

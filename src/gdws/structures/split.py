@@ -62,7 +62,7 @@ class Split(Structure):
         self, conv: nn.Conv2d, kept: tuple[int, ...], curves: Sequence[Curve], metrics: Sequence[Metric]
     ) -> TwoStageConv2d:
         (rank,) = kept
-        layer = TwoStageConv2d.like(conv, rank, self.axes)
+        layer = self.blank(conv, kept)
         weights = conv.weight.detach().double().view(conv.groups, -1, *conv.weight.shape[1:])
         firsts, seconds = [], []
         for weight, curve, (moment, gradient) in zip(weights, curves, metrics, strict=True):
@@ -73,6 +73,9 @@ class Split(Structure):
         layer.first.data.copy_(torch.cat(firsts).view_as(layer.first))
         layer.second.data.copy_(torch.cat(seconds).reshape(layer.second.shape))
         return layer
+
+    def blank(self, conv: nn.Conv2d, kept: tuple[int, ...]) -> TwoStageConv2d:
+        return TwoStageConv2d.like(conv, kept[0], self.axes)
 
     def empty(self, conv: nn.Conv2d, tensors: dict[str, Tensor]) -> TwoStageConv2d:
         if "second" not in tensors or tensors["second"].ndim != 4:

@@ -1,0 +1,275 @@
+"""How long a network takes on this CPU, layer by layer: dense, and with each layer in each structure at some sizes.
+
+An engine fuses, blocks and reorders a layer in its network otherwise than alone. So whole networks are timed, node by node, by
+the engine that will run them: the dense one, and copies with every layer in one structure at one size. Their weights are noise,
+on which times do not depend. All of them take turns, so that a busy moment touches all; quartiles are taken over the turns.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import itertools
+import json
+import math
+import platform
+import re
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from gdws import cost
+from gdws.choices import Choice
+from gdws.engines import PACKAGES, PRECISIONS, build, installed
+from gdws.errors import GdwsError
+from gdws.export import to_onnx, traced
+from gdws.files import write_atomically
+from gdws.profiling import layer_seconds, owners
+from gdws.progress import track
+from gdws.runtimes import OnnxRuntime, OpenVino, needed
+from gdws.statistics import Statistics
+from gdws.structures import Structure
+from gdws.surgery import Site
+from gdws.surgery import replace as replace_modules
+
+SHARES = (0.06, 0.2, 0.5)
+"""Sizes that are timed, as fractions of the dense layer's multiply-adds."""
+WARMUP, TURNS = 5, 40
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where a network will run. engine: "auto" is whichever makes it fastest. threads: as many as PyTorch has, if None."""
+
+    engine: str = "auto"
+    precision: str = "float32"
+    threads: int | None = None
+    batch: int = 1
+
+    def __post_init__(self) -> None:
+        engines = ("auto", *(name for name in PACKAGES if name != "torch"))
+        if self.engine not in engines or self.precision not in PRECISIONS:
+            expected = f"{', '.join(engines)} in {' or '.join(PRECISIONS)}"
+            raise GdwsError(f"the target is {self.engine!r} in {self.precision!r}: expected {expected}")
+        if self.batch < 1 or (self.threads is not None and self.threads < 1):
+            raise GdwsError(f"the target has batch {self.batch} and {self.threads} threads: expected at least 1 of each")
+
+
+@dataclass(frozen=True)
+class Latencies:
+    """Prices (gdws.choices) in seconds, for one engine.
+
+    total   a pass of the dense network
+    layers  a pass of each dense layer in it
+    points  {layer: {structure: [(size, seconds), ...]}}, sizes rising
+    """
+
+    total: float
+    layers: dict[str, float]
+    points: dict[str, dict[str, list[tuple[int, float]]]]
+
+    @classmethod
+    def from_record(cls, record: dict[str, Any]) -> Latencies:
+        points = {
+            layer: {kind: [(int(size), float(seconds)) for size, seconds in own] for kind, own in kinds.items()}
+            for layer, kinds in record["points"].items()
+        }
+        return cls(record["total"], record["layers"], points)
+
+    @property
+    def rest(self) -> float:
+        """What is not in the layers that may be replaced."""
+        return self.total - sum(self.layers.values())
+
+    def dense(self, site: Site) -> float:
+        return self._rounded(self.layers[site.name])
+
+    def of(self, structure: Structure, site: Site, size: int) -> float:
+        """Linear between the sizes that were timed and beyond the last; channels that do not fill a vector cost a whole one."""
+        sizes, seconds = np.array(self.points[site.name][structure.name]).T
+        filled = -(-size // lanes()) * lanes()
+        if filled <= sizes[-1] or len(sizes) == 1:
+            return self._rounded(float(np.interp(filled, sizes, seconds)))
+        slope = max(0.0, (seconds[-1] - seconds[-2]) / (sizes[-1] - sizes[-2]))
+        return self._rounded(float(seconds[-1] + slope * (filled - sizes[-1])))
+
+    def _rounded(self, seconds: float) -> float:
+        """To a ten thousandth of the network: sums that coincide make the allocation fast."""
+        return round(seconds / self.total, 4) * self.total
+
+
+@dataclass(frozen=True)
+class Timetable:
+    """The latencies of a network in every engine that it may run in, taken together, and the time to beat.
+
+    reference: the fastest engine for the dense network, PyTorch with packed weights among them, and its seconds.
+    """
+
+    device: str
+    target: Target
+    reference: tuple[str, float]
+    engines: dict[str, Latencies]
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> Timetable:
+        try:
+            record = json.loads(text)
+            engines = {name: Latencies.from_record(entry) for name, entry in record["engines"].items()}
+            return cls(record["device"], Target(**record["target"]), tuple(record["reference"]), engines)
+        except (json.JSONDecodeError, KeyError, TypeError, AttributeError, ValueError) as error:
+            raise GdwsError(f"this is not a timetable: {type(error).__name__} {error}, expected what to_json wrote") from None
+
+
+def timetable(
+    model: nn.Module,
+    sites: Sequence[Site],
+    structures: Sequence[Structure],
+    statistics: Statistics,
+    target: Target,
+    cache: Path | None = None,
+) -> Timetable:
+    """Measure, or read what was measured before on this device for these shapes and this target."""
+    threads = torch.get_num_threads() if target.threads is None else target.threads
+    target = Target(target.engine, target.precision, threads, target.batch)
+    file = None if cache is None else cache / f"latency-{_key(model, sites, structures, statistics, target)}.json"
+    if file is not None and file.is_file():
+        try:
+            return Timetable.from_json(file.read_text())
+        except (GdwsError, UnicodeDecodeError, OSError):
+            pass  # a damaged cache is measured again
+    made = _measured(model, sites, structures, statistics, target)
+    if file is not None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(file, made.to_json())
+    return made
+
+
+def mock(model: nn.Module, choices: Mapping[str, Choice]) -> nn.Module:
+    """A copy of a network with these layers in their places, their weights noise: it takes the time of the real one."""
+    made = copy.deepcopy(model).to("cpu", torch.float32).eval()
+    layers: dict[nn.Module, nn.Module] = {}
+    for name, choice in choices.items():
+        conv = made.get_submodule(name)
+        assert isinstance(conv, nn.Conv2d)
+        layers[conv] = choice.structure.blank(conv, choice.kept).eval()
+        for parameter in layers[conv].parameters():
+            if parameter.ndim > 1 and parameter.numel():
+                nn.init.kaiming_normal_(parameter)
+    replace_modules(made, layers)
+    return made
+
+
+def lanes() -> int:
+    """Channels that this CPU works on together."""
+    return 16 if torch.cpu._is_avx512_supported() else 8
+
+
+def device_name() -> str:
+    try:
+        found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    except OSError:
+        found = None
+    return found[1] if found else platform.processor() or platform.machine()
+
+
+def _measured(
+    model: nn.Module, sites: Sequence[Site], structures: Sequence[Structure], statistics: Statistics, target: Target
+) -> Timetable:
+    grid = _grid(sites, structures, statistics)
+    example = statistics.images[:1].float().repeat(target.batch, 1, 1, 1)
+    calibration = statistics.images[:25].float() if target.precision == "int8" else None
+    wanted = installed(target.precision, traceable=target.precision == "float32")
+    engines = [name for name in wanted if name != "torch" and target.engine in ("auto", name)]
+    if not engines:
+        raise GdwsError(f"the engine {target.engine} is not installed: expected it (pip install 'gdws[engines]')")
+    assert target.threads is not None
+    plain: dict[str, Callable[[Tensor], Tensor]] = {}
+    profiled: dict[tuple[str, int], OnnxRuntime | OpenVino] = {}
+    names = {}
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "model.onnx")
+        for index, chosen in track(list(enumerate([{}, *grid])), "building networks to time"):
+            program = traced(mock(model, chosen), example)
+            to_onnx(program, file, example)
+            names[index] = owners(needed("onnx").load(file).graph)
+            for engine in engines:
+                session = build(engine, program, file, example, target.threads, calibration, profiled=True)
+                assert isinstance(session, OnnxRuntime | OpenVino)
+                profiled[engine, index] = session
+            if index == 0:
+                plain = {name: build(name, program, file, example, target.threads, calibration) for name in wanted}
+    totals: dict[str, list[float]] = {name: [] for name in plain}
+    for turn in track(range(WARMUP + TURNS), "timing"):
+        for session in profiled.values():
+            session(example)
+        for name, run in plain.items():
+            start = time.perf_counter()
+            run(example)
+            if turn >= WARMUP:
+                totals[name].append(time.perf_counter() - start)
+    seconds = {name: _quartile(taken) for name, taken in totals.items()}
+    fastest = min(seconds, key=lambda name: seconds[name])
+    tables = {}
+    for engine in engines:
+        layers = [site.name for site in sites]
+        taken = [
+            layer_seconds(profiled[engine, index].passes()[WARMUP:], names[index], layers) for index in range(1 + len(grid))
+        ]
+        points: dict[str, dict[str, dict[int, float]]] = {name: {} for name in layers}
+        for chosen, found in zip(grid, taken[1:], strict=True):
+            for name, choice in chosen.items():
+                points[name].setdefault(choice.structure.name, {})[choice.size] = found[name]
+        rising = {name: {kind: sorted(own.items()) for kind, own in kinds.items()} for name, kinds in points.items()}
+        tables[engine] = Latencies(seconds[engine], taken[0], rising)
+    return Timetable(device_name(), target, (fastest, seconds[fastest]), tables)
+
+
+def _grid(sites: Sequence[Site], structures: Sequence[Structure], statistics: Statistics) -> list[dict[str, Choice]]:
+    """What becomes of each layer in each network that is timed."""
+    grid = []
+    for structure, share in itertools.product(structures, SHARES):
+        chosen = {}
+        for site in sites:
+            if not structure.fits(site.conv):
+                continue
+            curves = statistics.curves[site.name][structure.name]
+            sizes = [size for size in structure.sizes(curves[0]) if size]
+            full = [size for size in sizes if size % lanes() == 0]
+            wanted = share * cost.dense_macs(site) / structure.macs(site, 1)
+            size = min(full or sizes, key=lambda size: abs(size - wanted))
+            chosen[site.name] = Choice(structure, size, structure.kept(curves, size), math.nan)
+        if chosen:
+            grid.append(chosen)
+    return grid
+
+
+def _quartile(taken: Iterable[float]) -> float:
+    return float(np.quantile(list(taken), 0.25))
+
+
+def _key(
+    model: nn.Module, sites: Sequence[Site], structures: Sequence[Structure], statistics: Statistics, target: Target
+) -> str:
+    packages = sorted({package for packages in PACKAGES.values() for package in packages if find_spec(package)})
+    described = [
+        device_name(),
+        asdict(target),
+        [f"{package} {version(package)}" for package in packages],
+        str(model),
+        [[site.name, site.maps] for site in sites],
+        [structure.name for structure in structures],
+        list(statistics.images.shape[1:]),
+    ]
+    return hashlib.sha256(json.dumps(described).encode()).hexdigest()[:16]

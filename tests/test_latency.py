@@ -1,0 +1,218 @@
+"""Times by layer, from real engines; and plans made with them, run."""
+
+import itertools
+import math
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import TensorProto, helper
+from torch import nn
+
+import gdws
+from gdws import latency
+from gdws.choices import Choice, least_loss
+from gdws.errors import GdwsError
+from gdws.export import to_onnx
+from gdws.latency import Latencies, Target, Timetable, mock, timetable
+from gdws.profiling import layer_seconds, owners
+from gdws.runtimes import NodeTime
+from gdws.statistics import calibrate
+from gdws.structures import STRUCTURES, named
+from gdws.surgery import survey
+from gdws.timed import within_time
+
+ENGINES = ("onnxruntime", "openvino")
+
+
+class Residual(nn.Module):
+    """Convolutions that are fused with a BatchNorm, a ReLU and a sum; one is used twice."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Conv2d(3, 32, 3, padding=1)
+        self.conv1, self.norm1 = nn.Conv2d(32, 32, 3, padding=1, bias=False), nn.BatchNorm2d(32)
+        self.conv2 = nn.Conv2d(32, 64, 3, stride=2, padding=1, bias=False)
+        self.shortcut = nn.Conv2d(32, 64, 1, stride=2, bias=False)
+        self.norm2, self.twice = nn.BatchNorm2d(64), nn.Conv2d(64, 64, 3, padding=1)
+        self.head = nn.Linear(64, 10)
+
+    def forward(self, x):
+        x = torch.relu(self.stem(x))
+        x = torch.relu(self.norm2(self.conv2(torch.relu(self.norm1(self.conv1(x)))) + self.shortcut(x)))
+        x = torch.relu(self.twice(torch.relu(self.twice(x))))
+        return self.head(x.mean((2, 3)))
+
+
+@pytest.fixture(scope="module")
+def residual():
+    """A network, its convolutions, and statistics for two structures."""
+    torch.manual_seed(0)
+    model = Residual().eval()
+    images = torch.rand(24, 3, 32, 32)
+    sites = [site for site in survey(model, images[:1]) if site.reason is None]
+    structures = named(["gdws", "vertical"])
+    return model, sites, structures, calibrate(model, [images], sites, structures, attack=None, seed=0)
+
+
+@pytest.fixture(scope="module")
+def table(residual):
+    return timetable(*residual, Target(threads=1))
+
+
+def test_nodes_are_given_to_the_layers_they_were_fused_from():
+    """Two convolutions are added: the sum's name stands for the one that does not appear under its own."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w1"], ["a"], "block.conv1"),
+        helper.make_node("Relu", ["a"], ["b"], "r"),
+        helper.make_node("Conv", ["b", "w2"], ["c"], "block.conv2"),
+        helper.make_node("Conv", ["x", "w3"], ["d"], "short"),
+        helper.make_node("Add", ["c", "d"], ["e"], "sum"),
+        helper.make_node("Gather", ["e", "i"], ["f"], "block.conv3.gather"),
+        helper.make_node("Conv", ["f", "w4"], ["g"], "block.conv3.depthwise"),
+    ]
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in ("x", "g")]
+    names = owners(helper.make_graph(nodes, "graph", values[:1], values[1:]))
+    one_pass = [
+        NodeTime("ReorderInput", "ReorderInput", 100.0),
+        NodeTime("b_nchwc", "Conv", 1.0),
+        NodeTime("d_nchwc", "Conv", 2.0),
+        NodeTime("e_token_7", "Conv", 4.0),
+        NodeTime("Transpose_token_9", "Transpose", 8.0),
+        NodeTime("block.conv3.gather", "Gather", 16.0),
+        NodeTime("e_acdb_abcd", "Reorder", 32.0),
+        NodeTime("block.conv3.depthwise/WithoutBiases", "GroupConvolution", 64.0),
+        NodeTime("Transpose", "Transpose", 1000.0),
+        NodeTime("head", "Gemm", 2000.0),
+    ]
+    layers = ["block.conv1", "block.conv2", "block.conv3"]
+    assert layer_seconds([one_pass] * 3, names, layers) == {"block.conv1": 101, "block.conv2": 4, "block.conv3": 120}
+
+
+@pytest.mark.parametrize("precision", ["float32", "int8"])
+def test_every_layer_of_a_real_network_has_its_time(residual, table, precision):
+    """In both engines, all structures: nothing is zero, and the layers of the dense network are a part of its time."""
+    model, sites, structures, statistics = residual
+    if precision == "int8":
+        table = timetable(model, sites, structures[:1], statistics, Target(precision="int8", threads=1))
+    assert set(table.engines) == set(ENGINES)
+    for latencies in table.engines.values():
+        assert min(latencies.layers.values()) > 0
+        assert 0.3 * latencies.total < sum(latencies.layers.values()) < 1.3 * latencies.total
+        for site in sites:
+            for structure in structures if precision == "float32" else structures[:1]:
+                points = latencies.points[site.name][structure.name]
+                assert all(size > 0 and seconds > 0 for size, seconds in points)
+                assert [size for size, _ in points] == sorted({size for size, _ in points})
+    assert table.reference[1] == min(table.reference[1], *(found.total for found in table.engines.values()))
+
+
+def test_a_layer_that_is_used_twice_counts_twice(residual, tmp_path):
+    to_onnx(residual[0], tmp_path / "model.onnx", torch.zeros(1, 3, 32, 32))
+    names = owners(onnx.load(tmp_path / "model.onnx").graph)
+    passes = [[NodeTime("twice", "Conv", 1.0), NodeTime("twice.use2", "Conv", 2.0)]]
+    assert names["twice.use2"] == {"twice.use2"}
+    assert layer_seconds(passes, names, ["twice"]) == {"twice": 3}
+
+
+def test_times_between_sizes_are_linear_and_vectors_are_filled(monkeypatch):
+    monkeypatch.setattr(latency, "lanes", lambda: 8)
+    model = Residual()
+    site = next(site for site in survey(model, torch.zeros(1, 3, 32, 32)) if site.reason is None)
+    gdws_structure = STRUCTURES["gdws"]
+    points = {site.name: {"gdws": [(16, 2.0), (32, 4.0), (64, 6.0)]}}
+    found = Latencies(100.0, {site.name: 10.0}, points)
+    assert found.rest == 90
+    wanted = {0: 2, 8: 2, 16: 2, 17: 3, 24: 3, 32: 4, 48: 5, 64: 6, 80: 7, 96: 8}
+    assert {size: found.of(gdws_structure, site, size) for size in wanted} == pytest.approx(wanted)
+
+
+def test_a_mock_has_the_shape_of_the_compressed_network_and_runs(residual):
+    model, sites, _, statistics = residual
+    structure, site = STRUCTURES["vertical"], sites[0]
+    kept = structure.kept(statistics.curves[site.name]["vertical"], 8)
+    made = mock(model, {site.name: Choice(structure, 8, kept, math.nan)})
+    assert structure.made(made.get_submodule(site.name))
+    assert model.get_submodule(site.name) is site.conv
+    assert made(statistics.images[:2].float()).isfinite().all()
+
+
+def test_a_timetable_is_kept_and_a_damaged_one_is_taken_again(residual, tmp_path, monkeypatch):
+    model, sites, structures, statistics = residual
+    monkeypatch.setattr(latency, "SHARES", (0.2,))
+    target = Target("onnxruntime", threads=1)
+    first = timetable(model, sites, structures[1:], statistics, target, tmp_path)
+    (file,) = tmp_path.iterdir()
+    assert timetable(model, sites, structures[1:], statistics, target, tmp_path) == first
+    file.write_text(file.read_text()[:100])
+    again = timetable(model, sites, structures[1:], statistics, target, tmp_path)
+    assert Timetable.from_json(file.read_text()) == again
+    with pytest.raises(GdwsError, match="not a timetable"):
+        Timetable.from_json("[]")
+
+
+def test_the_allocation_by_time_is_the_best_there_is(residual, table):
+    """Against all combinations of three layers' options."""
+    _, sites, structures, statistics = residual
+    few, latencies = sites, table.engines["onnxruntime"]
+    options = []
+    for site in few:
+        own = [(latencies.dense(site), 0.0)]
+        for structure in structures:
+            curves = statistics.curves[site.name][structure.name]
+            for size in structure.sizes(curves[0]):
+                price = latencies.of(structure, site, size)
+                loss = float(sum(curve.losses[size] for curve in curves)) * structure.brittleness
+                own += [(price, loss)] if price < latencies.dense(site) else []
+        options.append(own)
+    dense = sum(latencies.dense(site) for site in few)
+    for share in (0.5, 0.7, 0.95, 1.0):
+        combined = [np.sum(choice, 0) for choice in itertools.product(*options)]
+        best = min((loss for price, loss in combined if price <= share * dense * (1 + 1e-9)), default=None)
+        if best is None:
+            continue
+        choices = least_loss(few, structures, statistics, latencies, share * dense)
+        assert sum(choice.weight for choice in choices.values()) == pytest.approx(best, abs=1e-12)
+
+
+def test_a_plan_is_within_its_time_as_predicted_and_says_what_was_measured(residual, table):
+    model, sites, structures, statistics = residual
+    choices, measured = within_time(model, sites, structures, statistics, gdws.Latency(0.8), table)
+    assert choices
+    assert measured.engine in table.engines
+    assert 0 < measured.latency < 1.5
+    _, whole = within_time(model, sites, structures, statistics, gdws.Latency(1.0), table)
+    assert whole.predicted <= 1 + 1e-9
+
+
+def test_a_speed_beyond_reach_names_the_best(residual, table):
+    model, sites, structures, statistics = residual
+    with pytest.raises(GdwsError, match=r"Speedup\(1000\) is out of reach: expected at most \d+\.\d\dx"):
+        within_time(model, sites, structures, statistics, gdws.Speedup(1000), table)
+
+
+def test_plan_takes_a_target_for_budgets_of_time_only(residual, table):
+    model, _, _, statistics = residual
+    made = gdws.plan(model, statistics, gdws.Speedup(1.1), structures=["gdws", "vertical"], target=table)
+    assert made.measured is not None
+    assert all((layer.seconds is None) == (not layer.replaceable) for layer in made.layers)
+    assert gdws.Plan.from_json(made.to_json()) == made
+    with pytest.raises(GdwsError, match="got a target"):
+        gdws.plan(model, statistics, gdws.Macs(0.5), structures="gdws", target=Target())
+    with pytest.raises(GdwsError, match="expected the method 'calibrated'"):
+        gdws.plan(model, [statistics.images], gdws.Latency(0.5), "paper")
+
+
+@pytest.mark.parametrize("wrong", [{"engine": "tpu"}, {"engine": "torch"}, {"precision": "int4"}, {"batch": 0}, {"threads": 0}])
+def test_targets_that_cannot_be_are_refused(wrong):
+    with pytest.raises(GdwsError, match=r"the target .* expected"):
+        Target(**wrong)
+
+
+def test_budgets_of_time_are_checked():
+    for wrong in (0.5, math.inf, math.nan):
+        with pytest.raises(GdwsError, match="at least 1"):
+            gdws.Speedup(wrong)
+    with pytest.raises(GdwsError, match="fraction"):
+        gdws.Latency(1.5)
