@@ -2,8 +2,8 @@
 
     python scripts/layer_speed.py [--g 2] [--threads 1] [--json OUT]
 
-C = M, kernel 3x3, g random with the given mean, batch 1. The dense side is the fastest of ONNX Runtime, OpenVINO and PyTorch with
-packed weights; eager PyTorch, which packs its weights again on every call, is shown beside it. All take turns; lower quartiles.
+C = M, kernel 3x3, g random with the given mean, batch 1. The dense side is the fastest of ONNX Runtime, OpenVINO and PyTorch
+with packed weights; eager PyTorch, which packs them again on every call, is shown beside it. All take turns; lower quartiles.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def main() -> None:
         rows.append(row)
         print(
             f"{row['layer']:8s} limit {limit:.2f}  dense {best['dense'][0]:7.1f} us ({best['dense'][1]})  "
-            f"gdws {best['gdws'][0]:7.1f} us ({best['gdws'][1]})  {row['speedup']:.2f}x, {row['speedup'] / limit:.2f} of the limit, "
+            f"gdws {best['gdws'][0]:7.1f} us ({best['gdws'][1]})  {row['speedup']:.2f}x, {row['speedup'] / limit:.2f} of it, "
             f"{row['over eager dense']:.2f}x eager dense",
             flush=True,
         )
