@@ -1,8 +1,8 @@
 """An ONNX file as a module through which gradients pass, straight through its rounding: what an attack on an int8 file needs.
 
 Rounding has a gradient of zero, so an attack that honours it sees a flat loss: the gradient is masked, which looks like
-robustness. Here the values are those of the file, rounded where it rounds, and gradients pass a rounding as if it were none, within
-the range that int8 represents (Bengio et al. 2013).
+robustness. Here the values are those of the file, rounded where it rounds, and gradients pass a rounding as if it were none,
+within the range that int8 represents (Bengio et al. 2013).
 """
 
 from __future__ import annotations

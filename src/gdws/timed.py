@@ -6,8 +6,9 @@ network in its fastest engine.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+import torch
 from torch import nn
 
 from gdws.bench import bench
@@ -34,55 +35,65 @@ def within_time(
     budget: Budget,
     table: Timetable,
 ) -> tuple[dict[str, Choice], Measured]:
-    """The least predicted loss within a Latency or Speedup budget, measured; and what was measured."""
-    share = 1 / budget.value if isinstance(budget, Speedup) else budget.value
+    """The least predicted loss within a Latency or Speedup budget; and what was measured."""
+    best: tuple[dict[str, Choice], Measured] | None = None
+    for choices, measured in track(rounds(model, sites, structures, statistics, budget, table), f"planning {budget}", ROUNDS):
+        note(f"{1 / measured.latency:.2f}x in {measured.engine}")
+        if best is None or _nearer(measured.latency, best[1].latency, _share(budget)):
+            best = choices, measured
+    assert best is not None
+    return best
+
+
+def rounds(
+    model: nn.Module,
+    sites: list[Site],
+    structures: Sequence[Structure],
+    statistics: Statistics,
+    budget: Budget,
+    table: Timetable,
+) -> Iterator[tuple[dict[str, Choice], Measured]]:
+    """Plans under a budget of time, each made with what the one before it took, until one is near enough."""
     dense_engine, dense_seconds = table.reference
-    limit = share * dense_seconds
+    limit = _share(budget) * dense_seconds
     example = statistics.images[:1].float().repeat(table.target.batch, 1, 1, 1)
     calibration = statistics.images[:25].float()
-    threads, precision = table.target.threads, table.target.precision
+    threads, precision = table.target.threads or torch.get_num_threads(), table.target.precision
 
     def compiled(network: nn.Module, engine: str) -> Compiled:
         return compile(network, engine, example=example, threads=threads, precision=precision, calibration=calibration)
 
-    def time_of(choices: dict[str, Choice], latencies: Latencies) -> float:
-        layers = [(site, choices.get(site.name)) for site in sites]
-        prices = [
-            latencies.dense(site) if made is None else latencies.of(made.structure, site, made.size) for site, made in layers
-        ]
-        return latencies.rest + sum(prices)
-
     least = {engine: _least(sites, structures, statistics, latencies) for engine, latencies in table.engines.items()}
+    factors = dict.fromkeys(table.engines, 1.0)  # measured / as the timetable has it
     dense = compiled(mock(model, {}), dense_engine)
-    factors = dict.fromkeys(table.engines, 1.0)  # measured / predicted
-    best: tuple[dict[str, Choice], Measured] | None = None
-    for _ in track(range(ROUNDS), f"planning {budget}"):
+    for tried in range(ROUNDS):
         found = {
             engine: least_loss(sites, structures, statistics, latencies, limit / factors[engine] - latencies.rest)
             for engine, latencies in table.engines.items()
-            if least[engine] <= limit / factors[engine]
+            if least[engine] * factors[engine] <= limit
         }
+        if not found and tried:
+            return
         if not found:
-            break
+            engine = min(least, key=lambda name: least[name])
+            outside = table.engines[engine].rest / least[engine]
+            raise GdwsError(
+                f"{budget} is out of reach: expected at most {dense_seconds / least[engine]:.2f}x, with all layers smallest, "
+                f"in {engine} {precision} ({outside:.0%} of that time is outside the layers)"
+            )
         engine = min(found, key=lambda name: sum(choice.weight for choice in found[name].values()))
-        predicted = time_of(found[engine], table.engines[engine]) / dense_seconds
+        expected = _time_of(found[engine], sites, table.engines[engine]) / dense_seconds
         timings = bench({"dense": dense, "plan": compiled(mock(model, found[engine]), engine)}, example, 10, 60)
         taken, latency = timings["dense"].quartile, timings["plan"].quartile / timings["dense"].quartile
-        note(f"{1 / latency:.2f}x in {engine}")
-        factors[engine] = latency / predicted
-        if best is None or _nearer(latency, best[1].latency, share):
-            where = table.device, engine, precision, threads or 1, table.target.batch
-            best = found[engine], Measured(*where, dense_engine, taken, predicted, latency)
-        if share * (1 - CLOSE) <= latency <= share:
-            break
-    if best is None:
-        engine = min(least, key=lambda name: least[name])
-        outside = table.engines[engine].rest / least[engine]
-        raise GdwsError(
-            f"{budget} is out of reach: expected at most {dense_seconds / least[engine]:.2f}x, with all layers smallest, "
-            f"in {engine} {precision} ({outside:.0%} of that time is outside the layers)"
-        )
-    return best
+        where = table.device, engine, precision, threads, table.target.batch
+        yield found[engine], Measured(*where, dense_engine, taken, factors[engine] * expected, latency)
+        factors[engine] = latency / expected
+        if _share(budget) * (1 - CLOSE) <= latency <= _share(budget):
+            return
+
+
+def _share(budget: Budget) -> float:
+    return 1 / budget.value if isinstance(budget, Speedup) else budget.value
 
 
 def _nearer(latency: float, other: float, share: float) -> bool:
@@ -101,3 +112,10 @@ def _least(sites: list[Site], structures: Sequence[Structure], statistics: Stati
                 prices.append(latencies.of(structure, site, smallest))
         total += min(prices)
     return total
+
+
+def _time_of(choices: dict[str, Choice], sites: list[Site], latencies: Latencies) -> float:
+    """The time of a planned network, as the timetable has it."""
+    layers = [(site, choices.get(site.name)) for site in sites]
+    prices = [latencies.dense(site) if made is None else latencies.of(made.structure, site, made.size) for site, made in layers]
+    return latencies.rest + sum(prices)
