@@ -32,7 +32,7 @@ from gdws import data, models
 from gdws.attacks import PGD
 from gdws.attacks.ascent import loss_gradient
 from gdws.attacks.balls import SPARSITY
-from gdws.attacks.base import library, weights_without_gradients
+from gdws.attacks.base import optional, weights_without_gradients
 from gdws.contract import full_precision
 from gdws.errors import GdwsError
 
@@ -43,7 +43,7 @@ Contender = Callable[[nn.Module, Tensor, Tensor], Tensor]
 
 def foolbox_pgd(settings: PGD) -> Contender:
     """foolbox's attack with these settings, its l-1 step moving as many coordinates as ours."""
-    foolbox = library("foolbox", "the comparison")
+    foolbox = optional("foolbox", "the comparison")
     common: dict[str, Any] = {"abs_stepsize": settings.step, "steps": settings.steps, "random_start": True}
 
     def run(model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:

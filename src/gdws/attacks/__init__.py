@@ -2,7 +2,7 @@
 
 from gdws.attacks.autoattack import AutoAttack
 from gdws.attacks.base import Attack
-from gdws.attacks.library import BIM, FGSM, DeepFool
+from gdws.attacks.classics import BIM, FGSM, DeepFool
 from gdws.attacks.msd import MSD
 from gdws.attacks.pgd import PGD
 from gdws.attacks.presets import named

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from gdws.attacks.base import library, weights_without_gradients
+from gdws.attacks.base import optional, weights_without_gradients
 from gdws.attacks.pgd import NAMES, pixels
 from gdws.errors import GdwsError
 
@@ -53,7 +53,7 @@ class AutoAttack:
 
     def __call__(self, model: nn.Module, images: Tensor, labels: Tensor, generator: torch.Generator) -> Tensor:
         """The attacked images; one that no part breaks comes back unchanged. images (B, C, H, W) in [0, 1], labels (B,)."""
-        pyautoattack = library("pyautoattack", "AutoAttack")
+        pyautoattack = optional("pyautoattack", "AutoAttack")
         seed = int(torch.randint(2**31, (), generator=generator, device=generator.device))
         with torch.no_grad():
             classes = model(images[:1]).shape[1]

@@ -36,7 +36,7 @@ def weights_without_gradients(model: nn.Module) -> Iterator[None]:
             parameter.requires_grad_(True)
 
 
-def library(name: str, wanted_by: str) -> Any:
+def optional(name: str, wanted_by: str) -> Any:
     """The module of an optional package."""
     try:
         with warnings.catch_warnings():

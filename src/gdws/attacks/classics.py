@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from gdws.attacks.ascent import standing
-from gdws.attacks.base import library, weights_without_gradients
+from gdws.attacks.base import optional, weights_without_gradients
 from gdws.attacks.pgd import pixels
 from gdws.errors import GdwsError
 
 
 @dataclass(frozen=True)
-class FoolboxAttack:
+class FoolboxAttack(ABC):
     """An attack of foolbox's with a radius, in units of the image range. None of these draws random numbers.
 
     Images that the model gets wrong are left alone.
@@ -24,20 +25,21 @@ class FoolboxAttack:
     eps: float = 8 / 255
 
     def __post_init__(self) -> None:
-        if self.eps < 0 or getattr(self, "steps", 1) < 1:
-            raise GdwsError(f"{self!r}: expected eps >= 0 and at least one step")
+        settings = asdict(self)
+        if min(settings.values()) < 0 or settings.get("steps") == 0:
+            raise GdwsError(f"{type(self).__name__} got {settings}: expected eps and step >= 0 and at least one step")
 
     def __str__(self) -> str:
-        steps = f"-{self.steps}" if hasattr(self, "steps") else ""
-        return f"{type(self).__name__}{steps} (l-inf, eps {pixels(self.eps)})"
+        steps = asdict(self).get("steps")
+        return f"{type(self).__name__}{f'-{steps}' if steps else ''} (l-inf, eps {pixels(self.eps)})"
 
+    @abstractmethod
     def _build(self, attacks: Any) -> Any:
         """The attack, from foolbox.attacks."""
-        raise NotImplementedError
 
     def __call__(self, model: nn.Module, images: Tensor, labels: Tensor, generator: torch.Generator) -> Tensor:
         """The attacked images. images (B, C, H, W) in [0, 1], labels (B,); the generator is not used."""
-        foolbox = library("foolbox", type(self).__name__)
+        foolbox = optional("foolbox", type(self).__name__)
         attacked, active = images.clone(), standing(model, images, labels)
         if len(active):
             with weights_without_gradients(model), torch.enable_grad():
