@@ -12,22 +12,22 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-Move = Callable[[int, Tensor, Tensor, Tensor, Tensor], Tensor]
-"""move(step number from 0, x, gradient, images, labels) -> the next x."""
+Move = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+"""move(x, gradient, images, labels) -> the next x."""
 
 
 def ascend(model: nn.Module, images: Tensor, labels: Tensor, start: Tensor, steps: int, move: Move, early_exit: bool) -> Tensor:
     """The points reached from `start` after `steps` moves, or where the model first went wrong with early_exit."""
     if not early_exit:
         x = start
-        for number in range(steps):
-            x = move(number, x, loss_gradient(model, x, labels)[1], images, labels)
+        for _ in range(steps):
+            x = move(x, loss_gradient(model, x, labels)[1], images, labels)
         return x
     result, x, index = start.clone(), start, torch.arange(len(start), device=start.device)
     for number in range(steps):
         logits, gradient = loss_gradient(model, x, labels)
         standing = logits.argmax(1) == labels
-        x = torch.where(standing.view(-1, 1, 1, 1), move(number, x, gradient, images, labels), x)
+        x = torch.where(standing.view(-1, 1, 1, 1), move(x, gradient, images, labels), x)
         if number & (number + 1) == 0:  # one less than a power of two
             left = standing.nonzero().squeeze(1)
             if len(left) < len(x):

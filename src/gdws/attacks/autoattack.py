@@ -11,8 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from gdws.attacks.base import optional, weights_without_gradients
-from gdws.attacks.pgd import NAMES, pixels
+from gdws.attacks.base import NAMES, optional, pixels, weights_without_gradients
 from gdws.errors import GdwsError
 
 PARTS = ("apgd-ce", "apgd-dlr", "apgd-t", "fab", "fab-t", "square")

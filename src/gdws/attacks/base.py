@@ -1,4 +1,4 @@
-"""What an attack is, and what the attacks of other libraries need around them."""
+"""What an attack is, how its label is written, and what the attacks of other libraries need around them."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ from torch import Tensor, nn
 
 from gdws.errors import GdwsError
 
+NAMES = {"linf": "l-inf", "l2": "l-2", "l1": "l-1"}
+"""How labels write the norms."""
+
 
 class Attack(Protocol):
     """A frozen dataclass of settings. str() is a short label, dataclasses.asdict() a record for JSON."""
@@ -21,6 +24,12 @@ class Attack(Protocol):
 
     def __call__(self, model: nn.Module, images: Tensor, labels: Tensor, generator: torch.Generator) -> Tensor:
         """Adversarial images for images (B, C, H, W) in [0, 1] with labels (B,). The generator is all its randomness."""
+
+
+def pixels(value: float) -> str:
+    """8/255 for what is a whole number of 8-bit levels, and the plain number for the rest."""
+    levels = value * 255
+    return f"{round(levels)}/255" if 0 < value < 1 and abs(levels - round(levels)) < 1e-6 else f"{value:g}"
 
 
 @contextmanager

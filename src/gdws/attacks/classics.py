@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from gdws.attacks.ascent import standing
-from gdws.attacks.base import optional, weights_without_gradients
-from gdws.attacks.pgd import pixels
+from gdws.attacks.base import optional, pixels, weights_without_gradients
 from gdws.errors import GdwsError
 
 

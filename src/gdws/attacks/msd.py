@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from gdws.attacks.ascent import ascend, standing
 from gdws.attacks.balls import BALLS, ball
-from gdws.attacks.pgd import pixels
+from gdws.attacks.base import pixels
 from gdws.errors import GdwsError
 
 
@@ -45,7 +45,7 @@ class MSD:
         """The attacked images. images (B, C, H, W) in [0, 1], labels (B,); the generator is not used."""
         regions = [ball(norm, eps) for norm, eps in zip(BALLS, self.eps, strict=True)]
 
-        def move(_: int, x: Tensor, gradient: Tensor, images: Tensor, labels: Tensor) -> Tensor:
+        def move(x: Tensor, gradient: Tensor, images: Tensor, labels: Tensor) -> Tensor:
             worst, damage = x, torch.full(labels.shape, -torch.inf, dtype=x.dtype, device=x.device)
             for region, length in zip(regions, self.step, strict=True):
                 candidate = region.project(region.step(x, gradient, length), images)

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from gdws.attacks.ascent import ascend, standing
 from gdws.attacks.balls import BALLS, ball
+from gdws.attacks.base import NAMES, pixels
 from gdws.errors import GdwsError
 
 
@@ -54,7 +55,7 @@ class PGD:
         """The attacked images. images (B, C, H, W) in [0, 1], labels (B,); generator on the images' device or the CPU."""
         region = ball(self.norm, self.eps)
 
-        def move(_: int, x: Tensor, gradient: Tensor, images: Tensor, labels: Tensor) -> Tensor:
+        def move(x: Tensor, gradient: Tensor, images: Tensor, labels: Tensor) -> Tensor:
             return region.project(region.step(x, gradient, self.step), images)
 
         active = standing(model, images, labels) if self.early_exit else torch.arange(len(images), device=images.device)
@@ -78,12 +79,3 @@ class PGD:
             if self.early_exit:
                 active = active[~wrong]
         return worst
-
-
-NAMES = {"linf": "l-inf", "l2": "l-2", "l1": "l-1"}
-
-
-def pixels(value: float) -> str:
-    """8/255 for what is a whole number of 8-bit levels, and the plain number for the rest."""
-    levels = value * 255
-    return f"{round(levels)}/255" if 0 < value < 1 and abs(levels - round(levels)) < 1e-6 else f"{value:g}"
