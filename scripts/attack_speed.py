@@ -8,7 +8,7 @@ The contenders take turns on every batch, in an order that turns too:
     early exit   ours, each image stopping at its first wrong iterate: at least as strong, never weaker
     foolbox      as it comes: its backward pass also computes the gradients of the weights
     frozen       foolbox on a model whose weights want no gradients
-Each gives its time and the accuracy that it leaves. Ours and foolbox's agree if they differ by at most two standard errors of
+Each gives its median time for a batch and the accuracy that it leaves. Ours and foolbox's agree if they differ by at most two standard errors of
 a difference of two proportions. Without foolbox its rows are left out; it is pure Python, so a folder made elsewhere with
 `pip install --no-deps --target DIR foolbox eagerpy GitPython gitdb smmap` and put on PYTHONPATH will do.
 """
@@ -19,6 +19,7 @@ import argparse
 import json
 import math
 import platform
+import statistics
 import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -126,14 +127,15 @@ def main() -> None:
 def measure(
     model: nn.Module, test: data.Dataset, contenders: dict[str, Contender], device: str
 ) -> tuple[dict[str, float], dict[str, Tensor]]:
-    """Seconds over all batches, and which images each contender leaves right. The order turns from batch to batch."""
+    """Median seconds a batch, and which images each contender leaves right. The order turns from batch to batch."""
 
     def now() -> float:
         if device.startswith("cuda"):
             torch.cuda.synchronize()
         return time.perf_counter()
 
-    names, seconds = list(contenders), dict.fromkeys(contenders, 0.0)
+    names = list(contenders)
+    seconds: dict[str, list[float]] = {name: [] for name in contenders}
     right: dict[str, list[Tensor]] = {name: [] for name in contenders}
     with full_precision():
         for number, (images, labels) in enumerate(test):
@@ -143,21 +145,21 @@ def measure(
             for name in names[number % len(names) :] + names[: number % len(names)]:
                 begin = now()
                 attacked = contenders[name](model, images, labels)
-                seconds[name] += now() - begin
+                seconds[name].append(now() - begin)
                 with torch.no_grad():
                     right[name].append((model(attacked).argmax(1) == labels).cpu())
-    return seconds, {name: torch.cat(parts) for name, parts in right.items()}
+    medians = {name: statistics.median(times) for name, times in seconds.items()}
+    return medians, {name: torch.cat(parts) for name, parts in right.items()}
 
 
 def report(options: argparse.Namespace, settings: PGD, seconds: dict[str, float], right: dict[str, Tensor]) -> None:
     shares = {name: float(parts.float().mean()) for name, parts in right.items()}
-    rows = [{"name": name, "seconds": seconds[name], "accuracy_percent": 100 * shares[name]} for name in seconds]
+    rows = [{"name": name, "seconds_a_batch": seconds[name], "accuracy_percent": 100 * shares[name]} for name in seconds]
     count = len(next(iter(right.values())))
     print(f"{settings}, {count} images in batches of {options.batch}, {options.model} on {options.device}")
     for name, spent in seconds.items():
-        print(
-            f"{name:12} {spent:8.2f} s {spent / min(seconds.values()):6.2f} x the fastest   accuracy {100 * shares[name]:.2f} %"
-        )
+        times = spent / min(seconds.values())
+        print(f"{name:12} {spent:8.3f} s a batch {times:6.2f} x the fastest   accuracy {100 * shares[name]:.2f} %")
     record: dict[str, Any] = {
         "model": options.model,
         "data": options.data,

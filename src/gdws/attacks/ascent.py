@@ -26,10 +26,10 @@ def ascend(model: nn.Module, images: Tensor, labels: Tensor, start: Tensor, step
     result, x, index = start.clone(), start, torch.arange(len(start), device=start.device)
     for number in range(steps):
         logits, gradient = loss_gradient(model, x, labels)
-        standing = logits.argmax(1) == labels
-        x = torch.where(standing.view(-1, 1, 1, 1), move(x, gradient, images, labels), x)
+        right = logits.argmax(1) == labels
+        x = torch.where(right.view(-1, 1, 1, 1), move(x, gradient, images, labels), x)
         if number & (number + 1) == 0:  # one less than a power of two
-            left = standing.nonzero().squeeze(1)
+            left = right.nonzero().squeeze(1)
             if len(left) < len(x):
                 result[index] = x
                 x, images, labels, index = x[left], images[left], labels[left], index[left]
