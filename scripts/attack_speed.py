@@ -5,12 +5,13 @@
 The contenders take turns on every batch, in an order that turns too:
     passes       the forward and backward passes alone
     ours         every image and every step, as foolbox does it
-    early exit   ours, each image stopping at its first wrong iterate: at least as strong, never weaker
+    early exit   ours, each image stopping at its first wrong iterate
     foolbox      as it comes: its backward pass also computes the gradients of the weights
     frozen       foolbox on a model whose weights want no gradients
-Each gives its median time for a batch and the accuracy that it leaves. Ours and foolbox's agree if they differ by at most two standard errors of
-a difference of two proportions. Without foolbox its rows are left out; it is pure Python, so a folder made elsewhere with
-`pip install --no-deps --target DIR foolbox eagerpy GitPython gitdb smmap` and put on PYTHONPATH will do.
+Each gives its median time for a batch and the accuracy that it leaves. Ours and foolbox's agree if they differ by at most
+two standard errors of a difference of two proportions. Without foolbox its rows are left out; it is pure Python, so a folder
+made elsewhere with `pip install --no-deps --target DIR foolbox eagerpy GitPython gitdb smmap requests urllib3 idna certifi
+charset_normalizer` and put on PYTHONPATH will do, beside numpy and scipy.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 import copy
 import itertools
 import json
+import os
+import subprocess
 import sys
 from dataclasses import asdict, replace
 
@@ -523,3 +525,9 @@ def test_a_missing_package_is_named(small, attack, package, monkeypatch):
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(GdwsError, match=rf"needs the package {package} .*: expected `pip install gdws\[attacks\]`"):
         attack(*small, seeded())
+
+
+def test_foolbox_is_found_on_a_machine_without_git():
+    program = "from gdws.attacks.base import optional; optional('foolbox', 'this')"
+    environment = {name: value for name, value in os.environ.items() if name != "GIT_PYTHON_REFRESH"} | {"PATH": "/nowhere"}
+    subprocess.run([sys.executable, "-c", program], check=True, env=environment)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -47,6 +48,7 @@ def weights_without_gradients(model: nn.Module) -> Iterator[None]:
 
 def optional(name: str, wanted_by: str) -> Any:
     """The module of an optional package."""
+    os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")  # foolbox's zoo, which is not used here, wants git to be installed
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # foolbox uses old names of scipy's
