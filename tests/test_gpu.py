@@ -8,6 +8,7 @@ import torch
 import gdws
 from gdws import data, models
 from gdws.attacks import PGD
+from gdws.contract import full_precision
 from gdws.evaluate import evaluate
 
 pytestmark = [
@@ -39,3 +40,23 @@ def test_evaluation():
     here, there = evaluate(model, test, PGD(steps=5)), evaluate(copy.deepcopy(model).cuda(), test, PGD(steps=5))
     assert int((here.natural != there.natural).sum()) <= 1
     assert int((here.attacked != there.attacked).sum()) <= 4
+
+
+@pytest.mark.parametrize(("norm", "eps", "step"), [("linf", 8 / 255, 2 / 255), ("l2", 0.5, 0.1), ("l1", 12.0, 2.0)])
+def test_attacks(norm, eps, step):
+    """From the same starts almost the same images break; and the loop never waits for the device."""
+    model, test = models.embedded(), data.load("demo", "test").take(100)
+    images, labels = test.images.float() / 255, test.labels
+    there = copy.deepcopy(model).cuda()
+    attack = PGD(eps=eps, step=step, steps=5, norm=norm)
+    with full_precision(), torch.no_grad():
+        found = attack(there, images.cuda(), labels.cuda(), torch.Generator().manual_seed(0)).cpu()
+        expected = attack(model, images, labels, torch.Generator().manual_seed(0))
+        verdicts = [model(x).argmax(1) == labels for x in (found, expected)]
+    assert int((verdicts[0] != verdicts[1]).sum()) <= 2
+    images, labels, generator = images.cuda(), labels.cuda(), torch.Generator("cuda")
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        attack(there, images, labels, generator)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")

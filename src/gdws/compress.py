@@ -276,7 +276,7 @@ def _statistics_for(model: nn.Module, plan: Plan, calibration: Batches | Statist
         for site in survey(model, images[:1].to(device, dtype), keep_first=False, keep_1x1=False)
         if site.name in names
     ]
-    attack = None if plan.attack is None else PGD(**plan.attack)  # type: ignore[arg-type]
+    attack = None if plan.attack is None else PGD(**plan.attack)
     batches = [(images, labels)] if labels is not None else [images]
     used = dict.fromkeys(layer.structure for layer in plan.layers if layer.structure != "dense")
     return calibrate(model, batches, sites, [STRUCTURES[name] for name in used], attack=attack, seed=plan.seed)

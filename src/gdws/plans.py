@@ -89,7 +89,7 @@ class Plan:
     budget: Budget
     layers: tuple[LayerPlan, ...]
     seed: int
-    attack: dict[str, float] | None
+    attack: dict[str, Any] | None
     versions: dict[str, str]
     images: tuple[str, ...] = ()
     measured: Measured | None = None

@@ -1,4 +1,4 @@
-"""Projected gradient descent in the l-infinity ball (Madry et al. 2018), in [0, 1] image space."""
+"""Projected gradient descent (Madry et al. 2018) in the l-inf, l-2 or l-1 ball, in [0, 1] image space."""
 
 from __future__ import annotations
 
@@ -8,39 +8,74 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from gdws.attacks.ascent import ascend, standing
+from gdws.attacks.balls import BALLS, ball
+from gdws.attacks.base import NAMES, pixels
 from gdws.errors import GdwsError
 
 
 @dataclass(frozen=True)
 class PGD:
-    """x <- clip(x + step * sign(grad CE)), within eps of the image and within [0, 1], from one random start.
+    """x <- project(x + steepest-ascent step on the cross-entropy), within eps of the image and within [0, 1].
 
-    eps and step are in units of the image range. The random start comes from the generator given to the call, never
-    from the global one: reseeding that inside an evaluation would repeat a training loop's augmentations.
+    eps         radius of the ball, and step the length of a step, both in the norm, in units of the image range.
+    restarts    independent random starts. For each image the first point that the model gets wrong is kept or, failing
+                that, the one with the largest loss.
+    early_exit  leave alone an image that is wrong already, and stop each image at its first wrong iterate: faster, and
+                never weaker. Without it every image takes every step, and its last iterate counts.
+
+    Random numbers come from the generator given to the call, never from the global one: reseeding that inside an evaluation
+    would repeat a training loop's augmentations. The starts of all images and restarts are always drawn, so two models that
+    are given the same generator state are attacked from the same starts and leave it in the same state.
     """
 
     eps: float = 8 / 255
     step: float = 2 / 255
     steps: int = 20
+    norm: str = "linf"
+    restarts: int = 1
+    early_exit: bool = False
 
     def __post_init__(self) -> None:
         if self.eps < 0 or self.step <= 0 or self.steps < 0:
             raise GdwsError(
                 f"PGD got eps={self.eps}, step={self.step}, steps={self.steps}: expected eps >= 0, step > 0 and steps >= 0"
             )
+        if self.norm not in BALLS or self.restarts < 1:
+            raise GdwsError(
+                f"PGD got norm={self.norm!r}, restarts={self.restarts}: expected a norm of {', '.join(BALLS)} and restarts >= 1"
+            )
 
     def __str__(self) -> str:
-        return f"PGD-{self.steps} (l-inf, eps {self.eps * 255:g}/255, step {self.step * 255:g}/255)"
+        times = f"{self.restarts} x " if self.restarts > 1 else ""
+        return f"{times}PGD-{self.steps} ({NAMES[self.norm]}, eps {pixels(self.eps)}, step {pixels(self.step)})"
 
+    @torch.no_grad()
     def __call__(self, model: nn.Module, images: Tensor, labels: Tensor, generator: torch.Generator) -> Tensor:
         """The attacked images. images (B, C, H, W) in [0, 1], labels (B,); generator on the images' device or the CPU."""
-        low, high = (images - self.eps).clamp_min(0), (images + self.eps).clamp_max(1)
-        noise = torch.rand(images.shape, generator=generator, device=generator.device, dtype=images.dtype)
-        x = torch.clamp(images + (2 * noise.to(images.device) - 1) * self.eps, low, high)
-        for _ in range(self.steps):
-            x.requires_grad_(True)
-            with torch.enable_grad():
-                loss = F.cross_entropy(model(x), labels, reduction="sum")
-                (gradient,) = torch.autograd.grad(loss, x)
-            x = torch.clamp(x.detach() + self.step * gradient.sign(), low, high)
-        return x.detach()
+        region = ball(self.norm, self.eps)
+
+        def move(x: Tensor, gradient: Tensor, images: Tensor, labels: Tensor) -> Tensor:
+            return region.project(region.step(x, gradient, self.step), images)
+
+        active = standing(model, images, labels) if self.early_exit else torch.arange(len(images), device=images.device)
+        worst = images.clone()
+        damage = torch.full(labels.shape, -torch.inf, dtype=images.dtype, device=images.device)
+        for _ in range(self.restarts):
+            start = region.random(images, generator)
+            if len(active) == 0:
+                continue
+            truth = labels[active]
+            x = ascend(model, images[active], truth, start[active], self.steps, move, self.early_exit)
+            if self.restarts == 1:
+                worst[active] = x
+                continue
+            logits = model(x)
+            wrong = logits.argmax(1) != truth
+            found = F.cross_entropy(logits, truth, reduction="none").masked_fill(wrong, torch.inf)
+            better = (found > damage[active]).view(-1, 1, 1, 1)
+            worst[active] = torch.where(better, x, worst[active])
+            damage[active] = torch.maximum(found, damage[active])
+            if self.early_exit:
+                active = active[~wrong]
+        return worst

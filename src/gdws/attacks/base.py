@@ -1,0 +1,57 @@
+"""What an attack is, how its label is written, and what the attacks of other libraries need around them."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, ClassVar, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from gdws.errors import GdwsError
+
+NAMES = {"linf": "l-inf", "l2": "l-2", "l1": "l-1"}
+"""How labels write the norms."""
+
+
+class Attack(Protocol):
+    """A frozen dataclass of settings. str() is a short label, dataclasses.asdict() a record for JSON."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    def __call__(self, model: nn.Module, images: Tensor, labels: Tensor, generator: torch.Generator) -> Tensor:
+        """Adversarial images for images (B, C, H, W) in [0, 1] with labels (B,). The generator is all its randomness."""
+
+
+def pixels(value: float) -> str:
+    """8/255 for what is a whole number of 8-bit levels, and the plain number for the rest."""
+    levels = value * 255
+    return f"{round(levels)}/255" if 0 < value < 1 and abs(levels - round(levels)) < 1e-6 else f"{value:g}"
+
+
+@contextmanager
+def weights_without_gradients(model: nn.Module) -> Iterator[None]:
+    """Other libraries call backward(): without this they would compute gradients of the weights and leave them there."""
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    for parameter in trained:
+        parameter.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for parameter in trained:
+            parameter.requires_grad_(True)
+
+
+def optional(name: str, wanted_by: str) -> Any:
+    """The module of an optional package."""
+    os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")  # foolbox's zoo, which is not used here, wants git to be installed
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # foolbox uses old names of scipy's
+            return importlib.import_module(name)
+    except ImportError as error:
+        raise GdwsError(f"{wanted_by} needs the package {name} ({error}): expected `pip install gdws[attacks]`") from None

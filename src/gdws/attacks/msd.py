@@ -1,0 +1,62 @@
+"""Multi steepest descent (Maini et al. 2020): one attack on the union of an l-inf, an l-2 and an l-1 ball."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from gdws.attacks.ascent import ascend, standing
+from gdws.attacks.balls import BALLS, ball
+from gdws.attacks.base import pixels
+from gdws.errors import GdwsError
+
+
+@dataclass(frozen=True)
+class MSD:
+    """Each step tries every norm's step, projected onto its own ball, and keeps for each image the worst of the three.
+
+    So every iterate is within one of the balls, and which one may change from step to step. It starts from the image: no
+    random numbers. eps, step and early_exit are as in PGD, the first two for (l-inf, l-2, l-1); a step costs a forward and
+    a backward pass and one forward pass more for each norm.
+    """
+
+    eps: tuple[float, float, float] = (0.03, 0.5, 12.0)
+    step: tuple[float, float, float] = (0.003, 0.05, 1.0)
+    steps: int = 50
+    early_exit: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "eps", tuple(self.eps))  # a record that was JSON has lists
+        object.__setattr__(self, "step", tuple(self.step))
+        if (len(self.eps), len(self.step)) != (3, 3) or min(self.eps) < 0 or min(self.step) <= 0 or self.steps < 0:
+            raise GdwsError(
+                f"MSD got eps={self.eps}, step={self.step}, steps={self.steps}: expected three eps >= 0 and three step > 0, "
+                "for l-inf, l-2 and l-1, and steps >= 0"
+            )
+
+    def __str__(self) -> str:
+        return f"MSD-{self.steps} (l-inf, l-2, l-1, eps {', '.join(map(pixels, self.eps))})"
+
+    @torch.no_grad()
+    def __call__(self, model: nn.Module, images: Tensor, labels: Tensor, generator: torch.Generator) -> Tensor:
+        """The attacked images. images (B, C, H, W) in [0, 1], labels (B,); the generator is not used."""
+        regions = [ball(norm, eps) for norm, eps in zip(BALLS, self.eps, strict=True)]
+
+        def move(x: Tensor, gradient: Tensor, images: Tensor, labels: Tensor) -> Tensor:
+            worst, damage = x, torch.full(labels.shape, -torch.inf, dtype=x.dtype, device=x.device)
+            for region, length in zip(regions, self.step, strict=True):
+                candidate = region.project(region.step(x, gradient, length), images)
+                loss = F.cross_entropy(model(candidate), labels, reduction="none")
+                worst = torch.where((loss > damage).view(-1, 1, 1, 1), candidate, worst)
+                damage = torch.maximum(loss, damage)
+            return worst
+
+        attacked = images.clone()
+        active = standing(model, images, labels) if self.early_exit else torch.arange(len(images), device=images.device)
+        if len(active):
+            start = images[active]
+            attacked[active] = ascend(model, start, labels[active], start, self.steps, move, self.early_exit)
+        return attacked
