@@ -12,14 +12,13 @@ from typing import Annotated, Any
 
 import torch
 import typer
-from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
 from gdws import bench as benchmark
-from gdws import data, demo, engines, models, storage
+from gdws import data, demo, engines, models, storage, tables
 from gdws.attacks import PGD
+from gdws.bar import Bar
 from gdws.budgets import KINDS, Budget, Macs
 from gdws.compress import METHODS, apply, plan
 from gdws.cost import network_cost
@@ -66,25 +65,9 @@ def demo_command(
     seed: Seed = 0,
 ) -> None:
     """Compress the embedded robust CNN and show what it costs: one table, and result.json."""
-    with shown(_Bar()):
+    with shown(Bar(errors)):
         rows = demo.demo(images, seed)
-    base = rows[0]
-    table = Table(title="CIFAR-10, method and fraction of MACs", box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    table.caption = f"1,000 test images, PGD-20 on the first {images}; FPS of single images on one core, eager PyTorch"
-    for heading in ("network", "natural", "PGD-20", "M MACs", "k par.", "MB", "FPS", "speed"):
-        table.add_column(heading, justify="left" if heading == "network" else "right", no_wrap=True)
-    for row in rows:
-        table.add_row(
-            row.name,
-            f"{row.natural:.1f}",
-            f"{row.robust:.1f}",
-            f"{row.macs / 1e6:.1f} ({row.macs / base.macs:.2f})",
-            f"{row.parameters / 1e3:.0f}",
-            f"{row.size_mb:.2f}",
-            f"{row.fps:.0f}",
-            f"{row.fps_ratio:.2f}x",
-        )
-    console.print(table)
+    console.print(tables.demo(rows, images))
     _write_json(json_file, {"rows": [asdict(row) for row in rows], "images": images, "seed": seed, **_machine()})
 
 
@@ -100,7 +83,8 @@ def inspect(
     example = torch.zeros(1, 3, size, size)
     made = getattr(network, "gdws_plan", None)
     if isinstance(made, Plan):
-        _print_plan(made)
+        console.print(tables.plan(made))
+        console.print(tables.left(made))
     else:
         table = Table(title=model)
         for heading in ("convolution", "weight", "M MACs", "k params", "may be replaced"):
@@ -152,7 +136,7 @@ def compress(
     calibration = data.load(data_name, "train").take(images)
     radius = _fraction(eps)
     attack = PGD(eps=radius, step=radius / 4, steps=7) if radius else None
-    with shown(_Bar()):
+    with shown(Bar(errors)):
         made = plan(
             network,
             calibration,
@@ -166,7 +150,8 @@ def compress(
         )
         compressed = apply(network, made)
     storage.save(compressed, out, force=force, base=model)
-    _print_plan(made)
+    console.print(tables.plan(made))
+    console.print(tables.left(made))
     console.print(f"saved to {out}")
     _write_json(json_file, {"model": model, "out": str(out), "plan": json.loads(made.to_json()), **_machine()})
 
@@ -196,7 +181,7 @@ def evaluate_command(
     for index, name in enumerate([model, *(others or [])]):
         network = models.resolve(name, weights if index == 0 else None).to(_device(device))
         _refuse_overlap(network, name, test)
-        with shown(_Bar()):
+        with shown(Bar(errors)):
             accuracy = evaluate(network, test, attack, seed)
         table.add_row(name, f"{accuracy.natural_percent:.2f}", f"{accuracy.robust_percent:.2f}" if attack else "-")
         robust = accuracy.robust_percent if attack else None
@@ -230,7 +215,7 @@ def export_command(
     test = data.load(data_name, "test").take(n, 50)
     sets = {"clean": torch.cat([clean for clean, _ in test])}
     radius = _fraction(eps)
-    with shown(_Bar()), tempfile.TemporaryDirectory() as folder:
+    with shown(Bar(errors)), tempfile.TemporaryDirectory() as folder:
         made = Path(folder, "float32.onnx")
         to_onnx(network, made, sets["clean"])
         if precision == "int8":
@@ -286,7 +271,7 @@ def bench_command(
         file = name.endswith(".onnx")
         network = Path(name) if file else models.resolve(name, weights if index == 0 else None).to(_device(device))
         runs[name] = _in_engine(network, engine, precision, example)
-    with shown(_Bar()):
+    with shown(Bar(errors)):
         timings = benchmark.bench(runs, example, warmup, repeats)
     table = Table(title=f"batch {batch}, {torch.get_num_threads()} threads, {device}, median of {repeats}")
     for heading in ("model", "engine", "FPS", "ms", "95 % interval", "lower quartile ms", "speed-up"):
@@ -306,54 +291,6 @@ def bench_command(
             "This machine was busy: a fixed kernel took unequal times. Trust ratios and lower quartiles, or run again."
         )
     _write_json(json_file, {"rows": rows, "warmup": warmup, "repeats": repeats, "device": device, **_machine()})
-
-
-class _Bar:
-    """Rich's progress bar as a gdws.progress display; nested loops stack."""
-
-    def __init__(self) -> None:
-        self.bars: list[tuple[Progress, TaskID]] = []
-
-    def start(self, label: str, total: int | None) -> None:
-        bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.completed}/{task.total}"),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[note]}"),
-            console=errors,
-            transient=True,
-            disable=not errors.is_terminal or bool(self.bars),
-        )
-        bar.start()
-        self.bars.append((bar, bar.add_task(label, total=total, note="")))
-
-    def advance(self, note: str) -> None:
-        bar, task = self.bars[-1]
-        bar.update(task, advance=1, note=note)
-
-    def stop(self) -> None:
-        self.bars.pop()[0].stop()
-
-
-def _print_plan(made: Plan) -> None:
-    table = Table(title=f"{made.method}, {made.budget}", box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    table.caption = "loss: predicted; next: what another structure would lose at this cost, in multiples of it"
-    for heading in ("convolution", "becomes", "MACs", "loss", "next"):
-        table.add_column(heading, no_wrap=True)
-    for layer in made.layers:
-        replaced = layer.structure != "dense"
-        becomes = STRUCTURES[layer.structure].describe(layer) if replaced else f"dense: {layer.reason}"
-        table.add_row(
-            layer.name,
-            becomes,
-            f"{layer.macs / layer.dense_macs:.2f}" if replaced else "",
-            f"{layer.loss:.1e}" if replaced else "",
-            layer.reason.partition(",")[0] if replaced else "",
-        )
-    console.print(table)
-    console.print(f"{made.macs:.3f} of the MACs and {made.parameters:.3f} of the weights that may be replaced are left")
 
 
 def _budget(given: dict[str, float | None]) -> Budget:
