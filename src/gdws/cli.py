@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import tempfile
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,17 +19,21 @@ from rich.table import Table
 from gdws import bench as benchmark
 from gdws import data, demo, engines, models, storage, tables
 from gdws.attacks import PGD
+from gdws.attacks.presets import PRESETS, named
 from gdws.bar import Bar
 from gdws.budgets import KINDS, Budget, Macs
 from gdws.compress import METHODS, apply, plan
+from gdws.contract import Attack
 from gdws.cost import network_cost
+from gdws.doubts import doubts
 from gdws.errors import GdwsError
-from gdws.evaluate import evaluate
 from gdws.export import to_onnx, verify
 from gdws.files import write_atomically
 from gdws.plans import Plan
 from gdws.progress import shown, track
+from gdws.protocol import Deployed, compare, deployed_file, deployed_half
 from gdws.quantise import quantise
+from gdws.ranks import joined, own_device
 from gdws.statistics import image_hashes
 from gdws.structures import FAMILIES, STRUCTURES
 from gdws.surgery import survey
@@ -54,7 +59,7 @@ def main() -> None:
         errors.print(f"gdws: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
         sys.exit(2)
     except KeyboardInterrupt:
-        errors.print("gdws: interrupted; nothing was written")
+        errors.print("gdws: interrupted; no result was written")
         sys.exit(130)
 
 
@@ -159,36 +164,73 @@ def compress(
 @app.command("evaluate")
 def evaluate_command(
     model: Model,
-    others: Annotated[list[str] | None, typer.Argument(help="more models, such as compressed ones")] = None,
+    others: Annotated[
+        list[str] | None,
+        typer.Argument(help="compressed versions; FILE.onnx is judged on the examples of the model before it"),
+    ] = None,
     weights: Weights = None,
     data_name: Data = "demo",
     n: Annotated[int | None, typer.Option("--n", help="test images (default all)")] = None,
-    steps: Annotated[int, typer.Option(help="steps of PGD; 0 for natural accuracy only")] = 20,
-    eps: Eps = "8/255",
+    attack: Annotated[
+        list[str] | None, typer.Option(help=f"none, or one of {', '.join(PRESETS)}; repeatable (default pgd-20)")
+    ] = None,
+    steps: Annotated[int | None, typer.Option(help="steps of PGD, instead of --attack; 0 for none")] = None,
+    eps: Annotated[str | None, typer.Option(help="radius of PGD, such as 8/255, instead of --attack; 0 for none")] = None,
+    transfer: Annotated[bool, typer.Option(help="try the base's examples on the others and theirs on the base")] = True,
+    half: Annotated[bool, typer.Option("--half", help="let half-precision copies decide the same examples")] = False,
     batch: Annotated[int, typer.Option(help="images at a time")] = 100,
+    checkpoint: Annotated[Path | None, typer.Option(help="keep the result of every batch in this file")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="continue the checkpoint")] = False,
     seed: Seed = 0,
     device: Device = "cpu",
     json_file: Json = None,
 ) -> None:
-    """Natural and PGD accuracy on test images, in true float32."""
+    """Natural accuracy, accuracy under attack, and what changed for each image; under torchrun, in several processes."""
     test = data.load(data_name, "test").take(n, batch)
-    radius = _fraction(eps)
-    attack = PGD(eps=radius, step=radius / 4, steps=steps) if steps and radius else None
-    table = Table(title=f"{len(test.images):,} test images of {data_name}")
-    for heading in ("model", "natural %", str(attack) if attack else "no attack"):
-        table.add_column(heading)
-    records = []
-    for index, name in enumerate([model, *(others or [])]):
-        network = models.resolve(name, weights if index == 0 else None).to(_device(device))
-        _refuse_overlap(network, name, test)
-        with shown(Bar(errors)):
-            accuracy = evaluate(network, test, attack, seed)
-        table.add_row(name, f"{accuracy.natural_percent:.2f}", f"{accuracy.robust_percent:.2f}" if attack else "-")
-        robust = accuracy.robust_percent if attack else None
-        records.append({"model": name, "natural": accuracy.natural_percent, "robust": robust})
-    console.print(table)
-    settings = {"data": data_name, "images": len(test.images), "attack": str(attack), "seed": seed}
-    _write_json(json_file, {"rows": records, **settings, **_machine()})
+    attacks = _attacks(attack, steps, eps)
+    if resume and checkpoint is None:
+        raise GdwsError("--resume without --checkpoint: expected the file to continue")
+    with joined() as ranks:
+        place = own_device(_device(device))
+        networks, forms = dict[str, torch.nn.Module](), dict[str, Deployed]()
+        for name in (model, *(others or [])):
+            if name in (*networks, *forms):
+                raise GdwsError(f"{name} is named twice: expected different networks")
+            if name.endswith(".onnx"):
+                if not networks:
+                    raise GdwsError(f"{name} is named first: expected the network whose examples it shall decide before it")
+                forms[name] = deployed_file(Path(name), list(networks)[-1])
+                continue
+            networks[name] = models.resolve(name, None if networks else weights).to(place)
+            _refuse_overlap(networks[name], name, test)
+            if half:
+                forms[f"{name} in half"] = deployed_half(networks[name], name)
+        with shown(Bar(errors)) if ranks.first() else nullcontext():
+            found = compare(
+                networks,
+                test,
+                attacks,
+                seed,
+                deployed=forms,
+                transfer=transfer,
+                checkpoint=checkpoint,
+                resume=resume,
+                ranks=ranks,
+            )
+        if not ranks.first():
+            return
+    doubted = doubts(found, networks, test, attacks, seed)
+    console.print(tables.accuracies(found, f"{found.images:,} test images of {data_name}"))
+    if len(found.makers) > 1:
+        console.print(tables.changes(found))
+    if found.transfers:
+        console.print(tables.transfers(found))
+    for doubt in doubted:
+        console.print(f"Warning: {doubt}.", style="yellow", markup=False, highlight=False)
+    if attacks and not doubted:
+        console.print("No reason to doubt these numbers was found (docs/evaluation.md says what was looked for).")
+    record = {"data": data_name, **found.record(), "doubts": [{**asdict(doubt), "text": str(doubt)} for doubt in doubted]}
+    _write_json(json_file, {**record, **_machine()})
 
 
 @app.command("export")
@@ -231,12 +273,8 @@ def export_command(
         tolerance = None if precision == "int8" else 1e-3
         parities = {name: verify(made, network, part, tolerance=tolerance) for name, part in sets.items()}
         write_atomically(out, made.read_bytes())
-    table = Table(title=f"{out}, {precision}, {out.stat().st_size / 2**20:.2f} MB, beside the model")
-    for heading in ("images", "number", "largest difference of a logit", "changed decisions"):
-        table.add_column(heading)
-    for name, parity in parities.items():
-        table.add_row(name, str(parity.images), f"{parity.difference:.2g}", str(parity.changed))
-    console.print(table)
+    title = f"{out}, {precision}, {out.stat().st_size / 2**20:.2f} MB, beside the model"
+    console.print(tables.parities(parities, title))
     rows = [{"images": name, **asdict(parity)} for name, parity in parities.items()]
     _write_json(json_file, {"model": model, "out": str(out), "precision": precision, "rows": rows, "seed": seed, **_machine()})
 
@@ -273,19 +311,10 @@ def bench_command(
         runs[name] = _in_engine(network, engine, precision, example)
     with shown(Bar(errors)):
         timings = benchmark.bench(runs, example, warmup, repeats)
-    table = Table(title=f"batch {batch}, {torch.get_num_threads()} threads, {device}, median of {repeats}")
-    for heading in ("model", "engine", "FPS", "ms", "95 % interval", "lower quartile ms", "speed-up"):
-        table.add_column(heading)
-    rows = []
-    for name, timing in timings.items():
-        run = runs[name]
-        ran_in = run.name if isinstance(run, engines.Compiled) else "eager float32"
-        low, high = (f"{1e3 * bound:.3f}" for bound in timing.interval)
-        median, quartile = f"{1e3 * timing.median:.3f}", f"{1e3 * timing.quartile:.3f}"
-        speedup = f"{timings[model].median / timing.median:.2f}x"
-        table.add_row(name, ran_in, f"{timing.fps:.1f}", median, f"{low} to {high}", quartile, speedup)
-        rows.append({"model": name, "engine": ran_in, **asdict(timing), "fps": timing.fps})
-    console.print(table)
+    ran_in = {name: run.name if isinstance(run, engines.Compiled) else "eager float32" for name, run in runs.items()}
+    title = f"batch {batch}, {torch.get_num_threads()} threads, {device}, median of {repeats}"
+    console.print(tables.timings(timings, ran_in, title))
+    rows = [{"model": name, "engine": ran_in[name], **asdict(timing), "fps": timing.fps} for name, timing in timings.items()]
     if timings[model].busy:
         console.print(
             "This machine was busy: a fixed kernel took unequal times. Trust ratios and lower quartiles, or run again."
@@ -316,6 +345,17 @@ def _in_engine(
     return engines.compile(
         network, "auto" if engine == "best" else engine, example=example, precision=precision, calibration=noise
     )
+
+
+def _attacks(names: list[str] | None, steps: int | None, eps: str | None) -> list[Attack]:
+    """Presets, or PGD with settings of its own."""
+    if steps is None and eps is None:
+        return [] if names == ["none"] else [attack for name in names or ["pgd-20"] for attack in named(name)]
+    if names:
+        raise GdwsError(f"--attack {names[0]} together with --steps or --eps: expected a preset, or PGD's own settings")
+    radius = _fraction(eps or "8/255")
+    pgd = PGD(eps=radius, step=radius / 4 or 1, steps=20 if steps is None else steps)
+    return [pgd] if radius and pgd.steps else []
 
 
 def _fraction(text: str) -> float:

@@ -6,6 +6,7 @@ from breaking this silently: images that were normalised twice, probabilities in
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import Field
@@ -60,6 +61,11 @@ def placement(model: nn.Module) -> tuple[torch.device, torch.dtype]:
     raise GdwsError(f"the model {type(model).__name__} has no floating-point parameters: expected a CNN")
 
 
+def at_least_float32(model: nn.Module) -> nn.Module:
+    """The model itself, or a float32 copy where its own type is narrower."""
+    return copy.deepcopy(model).float() if placement(model)[1] in (torch.float16, torch.bfloat16) else model
+
+
 def unpack(batch: Tensor | tuple[Tensor, Tensor] | list[Tensor]) -> tuple[Tensor, Tensor | None]:
     """(images, labels or None) of a batch as a DataLoader gives it, with the images checked."""
     if isinstance(batch, Tensor):
@@ -93,6 +99,18 @@ def checked_logits(model: nn.Module, images: Tensor, labels: Tensor | None = Non
     if labels is not None and int(labels.max()) >= values.shape[1]:
         raise GdwsError(f"the model has {values.shape[1]} classes: expected more than label {int(labels.max())}")
     return logits
+
+
+def check_differentiable(model: nn.Module, image: Tensor) -> None:
+    """Refuse a model whose logits have no gradient graph back to the image (1, C, H, W): no attack could follow it."""
+    x = image.detach().clone().requires_grad_(True)
+    with torch.enable_grad():
+        logits = model(x)
+    gradient = torch.autograd.grad(logits.sum(), x, allow_unused=True)[0] if logits.requires_grad else None
+    if gradient is None:
+        raise GdwsError(
+            "the model detaches its logits from the images: expected one that can be attacked (no detach, no no_grad)"
+        )
 
 
 def check_weights(model: nn.Module) -> None:

@@ -22,11 +22,22 @@ import torch
 from torch import Tensor, nn
 
 from gdws.comparison import NATURAL, Comparison, Trial, percent
-from gdws.contract import Attack, Batches, checked_logits, evaluating, full_precision, placement, unpack
+from gdws.contract import (
+    Attack,
+    Batches,
+    at_least_float32,
+    check_differentiable,
+    checked_logits,
+    evaluating,
+    full_precision,
+    placement,
+    unpack,
+)
 from gdws.errors import GdwsError
 from gdws.ledger import Entry, Ledger, data_hash, weights_hash
 from gdws.progress import note, track
 from gdws.ranks import ALONE, Ranks
+from gdws.runtimes import OnnxRuntime
 
 
 @dataclass(frozen=True)
@@ -62,10 +73,13 @@ def compare(
     of several processes, each with the same arguments, all of which return the whole.
     """
     deployed = deployed or {}
-    networks = {name: _wide(model) for name, model in networks.items()}
+    networks = {name: at_least_float32(model) for name, model in networks.items()}
     labels_of = {str(attack): attack for attack in attacks}
     if len(labels_of) < len(attacks):
         raise GdwsError(f"attacks are {', '.join(map(str, attacks))}: expected each once")
+    for name, form in deployed.items():
+        if form.of not in networks or name in networks:
+            raise GdwsError(f"{name!r} is deployed of {form.of!r}: expected a name of its own, of one of {', '.join(networks)}")
     makers = {name: name for name in networks} | {name: form.of for name, form in deployed.items()}
     trials = _trials(makers, tuple(labels_of), transfer)
     settings = {
@@ -122,11 +136,17 @@ def random_starts(attack: Attack, seed: int, batch: int) -> torch.Generator:
     return torch.Generator().manual_seed(int.from_bytes(digest, "little"))
 
 
-def half(model: nn.Module, name: str) -> Deployed:
-    """The network in half precision: weights, images and arithmetic in float16."""
+def deployed_half(model: nn.Module, name: str) -> Deployed:
+    """The network of this name in half precision: weights, images and arithmetic in float16."""
     copied = copy.deepcopy(model).half().eval()
     device, _ = placement(copied)
     return Deployed(name, lambda images: copied(images.to(device, torch.float16)), "float16")
+
+
+def deployed_file(path: Path, name: str) -> Deployed:
+    """An ONNX file, in ONNX Runtime, of the network of this name."""
+    run = OnnxRuntime(path)
+    return Deployed(name, run, hashlib.blake2b(path.read_bytes(), digest_size=8).hexdigest())
 
 
 def _trials(makers: Mapping[str, str], attacks: Sequence[str], transfer: bool) -> list[Trial]:
@@ -167,6 +187,8 @@ def _decided(
             right[trial] = natural[trial.judge] = judged(trial.judge, images)
     for maker, network in networks.items():
         device, dtype = placement(network)
+        if attacks:
+            check_differentiable(network, images[:1].to(device, dtype))
         for name, attack in attacks.items():
             examples = attack(network, images.to(device, dtype), labels.to(device), random_starts(attack, *seeds))
             for trial in trials:
@@ -204,11 +226,6 @@ def _so_far(networks: Mapping[str, nn.Module], trials: Sequence[Trial], entries:
     right = torch.cat([entry.right for entry in entries.values()], 1)
     rows = {name: [row for row, trial in enumerate(trials) if trial.judge == trial.maker == name] for name in networks}
     return "right so far " + ", ".join(f"{percent(right[own].all(0)):.1f}" for own in rows.values()) + " %"
-
-
-def _wide(model: nn.Module) -> nn.Module:
-    """The network itself, or a float32 copy where its own type is narrower."""
-    return copy.deepcopy(model).float() if placement(model)[1] in (torch.float16, torch.bfloat16) else model
 
 
 def _identity(attack: Attack) -> dict[str, Any]:
