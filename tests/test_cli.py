@@ -138,13 +138,13 @@ def test_an_evaluation_of_everything_fits_eighty_columns(run, tmp_path, monkeypa
     (tmp_path / "a-folder-with-a-long-name").mkdir()
     file = tmp_path / "a-folder-with-a-long-name" / "embedded.onnx"
     file.write_bytes(embedded_file.read_bytes())
-    run("compress", "demo", "--out", "a-folder-with-a-long-name/out", "--method", "uniform", "--macs", 0.9, "--images", 4)
-    options = ["--n", 8, "--eps", "4/255", "--steps", 2, "--json", "e.json", "--checkpoint", "run.jsonl"]
-    status, text = run("evaluate", "demo", file, "a-folder-with-a-long-name/out", "--half", *options)
+    networks = ["demo", file, "zoo:tiny", "--half"]
+    options = ["--n", 4, "--eps", "4/255", "--steps", 2, "--json", "e.json", "--checkpoint", "run.jsonl"]
+    status, text = run("evaluate", *networks, *options)
     assert status == 0, text
     assert max(map(len, text.splitlines())) <= 80
     assert "…" not in text
-    for words in ("demo in half", "out in half", "embedded.onnx", "95 % interval", "gained", "tried on", "natural"):
+    for words in ("demo in half", "zoo:tiny in half", "embedded.onnx", "95 % interval", "gained", "tried on", "natural"):
         assert words in text
     record = json.loads((tmp_path / "e.json").read_text())
     rows = {row["model"]: row for row in record["rows"]}
@@ -154,7 +154,7 @@ def test_an_evaluation_of_everything_fits_eighty_columns(run, tmp_path, monkeypa
     assert len(record["transfer"]) == 2
     assert record["attacks"][0]["steps"] == 2
     assert len((tmp_path / "run.jsonl").read_text().splitlines()) == 2
-    status, again = run("evaluate", "demo", file, "a-folder-with-a-long-name/out", "--half", *options, "--resume")
+    status, again = run("evaluate", *networks, *options, "--resume")
     assert status == 0, again
     assert again == text
     assert json.loads((tmp_path / "e.json").read_text()) == record
@@ -164,7 +164,7 @@ def test_evaluations_without_attacks_and_with_presets(run, tmp_path):
     status, text = run("evaluate", "demo", "--n", 20, "--attack", "none", "--json", "e.json")
     assert status == 0, text
     assert json.loads((tmp_path / "e.json").read_text())["rows"][0]["robust"] is None
-    status, text = run("evaluate", "zoo:tiny", "--n", 8, "--attack", "pgd-20")
+    status, text = run("evaluate", "zoo:tiny", "--n", 4, "--attack", "pgd-20")
     assert status == 0, text
     assert "PGD-20" in text
     assert "Warning: zoo:tiny:" in text

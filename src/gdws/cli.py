@@ -7,7 +7,7 @@ import os
 import sys
 import tempfile
 from contextlib import nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -353,9 +353,8 @@ def _attacks(names: list[str] | None, steps: int | None, eps: str | None) -> lis
         return [] if names == ["none"] else [attack for name in names or ["pgd-20"] for attack in named(name)]
     if names:
         raise GdwsError(f"--attack {names[0]} together with --steps or --eps: expected a preset, or PGD's own settings")
-    radius = _fraction(eps or "8/255")
-    pgd = PGD(eps=radius, step=radius / 4 or 1, steps=20 if steps is None else steps)
-    return [pgd] if radius and pgd.steps else []
+    radius, steps = _fraction(eps or "8/255"), 20 if steps is None else steps
+    return [replace(named("pgd-20")[0], eps=radius, step=radius / 4, steps=steps)] if radius and steps else []
 
 
 def _fraction(text: str) -> float:
