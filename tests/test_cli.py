@@ -138,13 +138,14 @@ def test_an_evaluation_of_everything_fits_eighty_columns(run, tmp_path, monkeypa
     (tmp_path / "a-folder-with-a-long-name").mkdir()
     file = tmp_path / "a-folder-with-a-long-name" / "embedded.onnx"
     file.write_bytes(embedded_file.read_bytes())
-    networks = ["demo", file, "zoo:tiny", "--half"]
-    options = ["--n", 4, "--eps", "4/255", "--steps", 2, "--json", "e.json", "--checkpoint", "run.jsonl"]
+    (file.parent / "mine.py").write_text("from gdws import models\n\ndef make():\n    return models.embedded()\n")
+    networks = ["demo", file, f"{file.parent}/mine.py:make", "--half"]
+    options = ["--n", 2, "--eps", "4/255", "--steps", 2, "--json", "e.json", "--checkpoint", "run.jsonl"]
     status, text = run("evaluate", *networks, *options)
     assert status == 0, text
     assert max(map(len, text.splitlines())) <= 80
     assert "…" not in text
-    for words in ("demo in half", "zoo:tiny in half", "embedded.onnx", "95 % interval", "gained", "tried on", "natural"):
+    for words in ("demo in half", "mine.py:make in half", "embedded.onnx", "95 % interval", "gained", "tried on", "natural"):
         assert words in text
     record = json.loads((tmp_path / "e.json").read_text())
     rows = {row["model"]: row for row in record["rows"]}
