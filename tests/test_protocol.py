@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -17,7 +18,7 @@ from gdws.attacks import PGD
 from gdws.comparison import NATURAL, WORST, Trial
 from gdws.errors import GdwsError
 from gdws.evaluate import evaluate
-from gdws.protocol import Deployed, OutOfTime, compare, deployed_file, deployed_half, random_starts
+from gdws.protocol import Deployed, OutOfTime, compare, deployed_file, deployed_half, random_starts, to_the_end
 
 ATTACKS = [PGD(steps=3), PGD(eps=12 / 255, step=4 / 255, steps=5)]
 WEAK, STRONG = map(str, ATTACKS)
@@ -75,6 +76,38 @@ def test_the_worst_case_is_the_minimum_over_everything(found):
     pair = found.paired("other", WORST)
     assert pair.kept + pair.lost == found.under("base", WORST).sum()
     assert pair.kept + pair.gained == found.under("other", WORST).sum()
+
+
+@dataclass(frozen=True)
+class Stopping:
+    """PGD that may stop at the first wrong decision, as the presets do."""
+
+    early_exit: bool = True
+    restarts: int = 3
+
+    def __call__(self, model, images, labels, generator):
+        assert self.early_exit == (self.restarts == 3)
+        x = images
+        for steps in range(1, 6) if self.early_exit else [20]:
+            found = PGD(steps=steps, step=4 / 255)(model, images, labels, torch.Generator().manual_seed(0))
+            wrong = (model(x).argmax(1) != labels)[:, None, None, None] & torch.tensor(self.early_exit)
+            x = torch.where(wrong, x, found)
+        return x.detach()
+
+
+def test_examples_for_other_networks_are_made_to_the_end(pair):
+    """Bug: examples of an attack that stops early made every network look safe from every other."""
+    networks, batches = pair
+    attack = Stopping()
+    found = compare(networks, batches, [attack], deployed={"form": Deployed("base", networks["base"], "")})
+    for number, (images, labels) in enumerate(batches):
+        part = slice(50 * number, 50 * (number + 1))
+        for run, judge in ((attack, "base"), (attack, "form"), (to_the_end(attack), "other")):
+            network = networks["base" if judge == "form" else judge]
+            examples = run(networks["base"], images, labels, random_starts(attack, 0, number))
+            right = (network(images).argmax(1) == labels) & (network(examples).argmax(1) == labels)
+            assert torch.equal(found.right[Trial(judge, str(attack), "base")][part], right)
+    assert to_the_end(PGD()) == PGD()
 
 
 def test_the_same_network_twice_gives_the_same_decisions(pair):

@@ -14,7 +14,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from contextlib import ExitStack, closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +136,17 @@ def random_starts(attack: Attack, seed: int, batch: int) -> torch.Generator:
     return torch.Generator().manual_seed(int.from_bytes(digest, "little"))
 
 
+def to_the_end(attack: Attack) -> Attack:
+    """The attack as it makes examples for other networks: with all its steps, from one start.
+
+    One that stops at the first wrong decision of the network that it attacks makes examples that hardly fool another.
+    """
+    if not getattr(attack, "early_exit", False):
+        return attack
+    one_start = {"restarts": 1} if hasattr(attack, "restarts") else {}
+    return replace(attack, early_exit=False, **one_start)
+
+
 def deployed_half(model: nn.Module, name: str) -> Deployed:
     """The network of this name in half precision: weights, images and arithmetic in float16."""
     copied = copy.deepcopy(model).half().eval()
@@ -190,10 +201,13 @@ def _decided(
         if attacks:
             check_differentiable(network, images[:1].to(device, dtype))
         for name, attack in attacks.items():
-            examples = attack(network, images.to(device, dtype), labels.to(device), random_starts(attack, *seeds))
-            for trial in trials:
-                if (trial.attack, trial.maker) == (name, maker):
-                    right[trial] = natural[trial.judge] & judged(trial.judge, examples)
+            made_by: Attack | None = None
+            for trial in (trial for trial in trials if (trial.attack, trial.maker) == (name, maker)):
+                wanted = attack if trial.judge in (maker, *deployed) else to_the_end(attack)
+                if wanted != made_by:
+                    made_by, starts = wanted, random_starts(attack, *seeds)
+                    examples = wanted(network, images.to(device, dtype), labels.to(device), starts)
+                right[trial] = natural[trial.judge] & judged(trial.judge, examples)
     return right
 
 

@@ -98,12 +98,15 @@ def changes(found: Comparison) -> Table:
 def transfers(found: Comparison) -> Table:
     """Examples made on one network and tried on another, beside those that were made on the network itself."""
     table = _plain("Examples made on one network, tried on another")
-    _columns(table, ["made on", "tried on", "attack"], ["right %", "95 % interval", "own attack %"])
+    table.caption = "own %: right on examples made on the network itself"
+    _columns(table, ["made on", "tried on", "attack"], ["right %", "95 % interval", "own %"])
     called, short = _called(found), _short(found)
     for trial in found.transfers:
         right, own = found.right[trial], found.right[Trial(trial.judge, trial.attack, trial.judge)]
-        percents = f"{percent(right):.2f}", _range(interval(right)), f"{percent(own):.2f}"
-        table.add_row(called[trial.maker], called[trial.judge], short[trial.attack], *percents)
+        names = (called[trial.maker], called[trial.judge]) if trial.attack == found.attacks[0] else ("", "")
+        table.add_row(*names, short[trial.attack], f"{percent(right):.2f}", _range(interval(right)), f"{percent(own):.2f}")
+        if trial.attack == found.attacks[-1]:
+            table.add_section()
     return table
 
 
@@ -149,9 +152,13 @@ def _called(found: Comparison) -> dict[str, str]:
 
 
 def _short(found: Comparison) -> dict[str, str]:
-    """The attacks without their settings, where that still tells them apart."""
-    short = {name: name.partition(" (")[0] for name in found.attacks}
-    return short if len(set(short.values())) == len(short) else {name: name for name in found.attacks}
+    """Each attack with as few of its settings as tell it apart."""
+    forms = [[name.partition(" (")[0], name.partition(",")[0] + ")", name] for name in found.attacks]
+    taken = [[form[level] for form in forms] for level in range(3)]
+    return {
+        name: next(short for level, short in enumerate(form) if level == 2 or taken[level].count(short) == 1)
+        for name, form in zip(found.attacks, forms, strict=True)
+    }
 
 
 def _range(bounds: tuple[float, float], form: str = ".1f") -> str:
