@@ -195,6 +195,7 @@ def write_state(path, change):
         (["evaluate", "demo", "--attack", "pgd-20", "--steps", "3"], "a preset, or PGD's own settings"),
         (["evaluate", "demo", "--batch", "0"], "batches of 0"),
         (["evaluate", "demo", "--resume"], "--resume without --checkpoint"),
+        (["evaluate", "demo", "--json", "none/e.json"], "there is no folder none"),
         (["evaluate", "demo", "demo"], "demo is named twice"),
         (["evaluate", "m.onnx"], "m.onnx is named first"),
         (["evaluate", "demo", "m.onnx"], "there is no file m.onnx"),

@@ -190,6 +190,8 @@ def evaluate_command(
     attacks = _attacks(attack, steps, eps)
     if resume and checkpoint is None:
         raise GdwsError("--resume without --checkpoint: expected the file to continue")
+    if json_file is not None and not json_file.parent.is_dir():  # said before hours of work, not after
+        raise GdwsError(f"there is no folder {json_file.parent}: expected one for the result")
     with joined() as ranks:
         place = own_device(_device(device))
         networks, forms = dict[str, torch.nn.Module](), dict[str, Deployed]()

@@ -57,7 +57,10 @@ class Doubt:
 def doubts(
     found: Comparison, networks: Mapping[str, nn.Module], batches: Batches, attacks: Sequence[Attack], seed: int = 0
 ) -> list[Doubt]:
-    """Everything that speaks against the numbers of `found`, which came from these networks, batches and attacks."""
+    """Everything that speaks against the numbers of `found`, which came from these networks, batches and attacks.
+
+    The first of the batches is looked at again: they must be something that can be iterated anew, as a DataLoader can.
+    """
     images, labels = unpack(next(iter(batches)))
     assert labels is not None
     made = [doubt for name in found.networks for doubt in transferred(found, name)]
