@@ -133,6 +133,45 @@ def test_accuracy_on_calibration_images_is_refused(run, tmp_path):
     assert "calibrated on 8 of these images" in text
 
 
+def test_an_evaluation_of_everything_fits_eighty_columns(run, tmp_path, monkeypatch, embedded_file):
+    monkeypatch.setattr(cli, "console", Console(width=80))
+    (tmp_path / "a-folder-with-a-long-name").mkdir()
+    file = tmp_path / "a-folder-with-a-long-name" / "embedded.onnx"
+    file.write_bytes(embedded_file.read_bytes())
+    (file.parent / "mine.py").write_text("from gdws import models\n\ndef make():\n    return models.embedded()\n")
+    networks = ["demo", file, f"{file.parent}/mine.py:make", "--half"]
+    options = ["--n", 2, "--eps", "4/255", "--steps", 2, "--json", "e.json", "--checkpoint", "run.jsonl"]
+    status, text = run("evaluate", *networks, *options)
+    assert status == 0, text
+    assert max(map(len, text.splitlines())) <= 80
+    assert "…" not in text
+    for words in ("demo in half", "mine.py:make in half", "embedded.onnx", "95 % interval", "gained", "tried on", "natural"):
+        assert words in text
+    record = json.loads((tmp_path / "e.json").read_text())
+    rows = {row["model"]: row for row in record["rows"]}
+    onnx = rows[str(file)]
+    assert onnx["compared with"] == "demo"
+    assert onnx["examples"] == rows["demo"]["examples"]
+    assert len(record["transfer"]) == 2
+    assert record["attacks"][0]["steps"] == 2
+    assert len((tmp_path / "run.jsonl").read_text().splitlines()) == 2
+    status, again = run("evaluate", *networks, *options, "--resume")
+    assert status == 0, again
+    assert again == text
+    assert json.loads((tmp_path / "e.json").read_text()) == record
+
+
+def test_evaluations_without_attacks_and_with_presets(run, tmp_path):
+    status, text = run("evaluate", "demo", "--n", 20, "--attack", "none", "--json", "e.json")
+    assert status == 0, text
+    assert json.loads((tmp_path / "e.json").read_text())["rows"][0]["robust"] is None
+    status, text = run("evaluate", "zoo:tiny", "--n", 4, "--attack", "pgd-20")
+    assert status == 0, text
+    assert "PGD-20" in text
+    assert "Warning: zoo:tiny:" in text
+    assert "as guessing among 10 classes might be" in " ".join(text.split())
+
+
 def write_state(path, change):
     state = dict(zoo.build("tiny").state_dict())
     change(state)
@@ -152,6 +191,14 @@ def write_state(path, change):
         (["evaluate", "demo", "--eps", "eight"], "expected a number or a fraction"),
         (["evaluate", "demo", "--eps", "8"], "from 0 to 1"),
         (["evaluate", "demo", "--device", "warp"], "device 'warp' cannot be used"),
+        (["evaluate", "demo", "--attack", "magic"], "attack 'magic'"),
+        (["evaluate", "demo", "--attack", "pgd-20", "--steps", "3"], "a preset, or PGD's own settings"),
+        (["evaluate", "demo", "--batch", "0"], "batches of 0"),
+        (["evaluate", "demo", "--resume"], "--resume without --checkpoint"),
+        (["evaluate", "demo", "--json", "none/e.json"], "there is no folder none"),
+        (["evaluate", "demo", "demo"], "demo is named twice"),
+        (["evaluate", "m.onnx"], "m.onnx is named first"),
+        (["evaluate", "demo", "m.onnx"], "there is no file m.onnx"),
         (["evaluate", "zoo:tiny", "--weights", "none.safetensors"], "there is no file none.safetensors"),
         (["compress", "demo", "--out", "o", "--beta", "-1", "--method", "paper"], "expected a finite number >= 0"),
         (["compress", "demo", "--out", "o", "--macs", "0.5", "--drop", "1"], "expected one"),

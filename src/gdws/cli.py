@@ -6,30 +6,34 @@ import json
 import os
 import sys
 import tempfile
-from dataclasses import asdict
+from contextlib import nullcontext
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import torch
 import typer
-from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
 from gdws import bench as benchmark
-from gdws import data, demo, engines, models, storage
+from gdws import data, demo, engines, models, storage, tables
 from gdws.attacks import PGD
+from gdws.attacks.presets import PRESETS, named
+from gdws.bar import Bar
 from gdws.budgets import KINDS, Budget, Macs
 from gdws.compress import METHODS, apply, plan
+from gdws.contract import Attack
 from gdws.cost import network_cost
+from gdws.doubts import doubts
 from gdws.errors import GdwsError
-from gdws.evaluate import evaluate
 from gdws.export import to_onnx, verify
 from gdws.files import write_atomically
 from gdws.plans import Plan
 from gdws.progress import shown, track
+from gdws.protocol import Deployed, compare, deployed_file, deployed_half
 from gdws.quantise import quantise
+from gdws.ranks import joined, own_device
 from gdws.statistics import image_hashes
 from gdws.structures import FAMILIES, STRUCTURES
 from gdws.surgery import survey
@@ -55,7 +59,7 @@ def main() -> None:
         errors.print(f"gdws: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
         sys.exit(2)
     except KeyboardInterrupt:
-        errors.print("gdws: interrupted; nothing was written")
+        errors.print("gdws: interrupted; no result was written")
         sys.exit(130)
 
 
@@ -66,25 +70,9 @@ def demo_command(
     seed: Seed = 0,
 ) -> None:
     """Compress the embedded robust CNN and show what it costs: one table, and result.json."""
-    with shown(_Bar()):
+    with shown(Bar(errors)):
         rows = demo.demo(images, seed)
-    base = rows[0]
-    table = Table(title="CIFAR-10, method and fraction of MACs", box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    table.caption = f"1,000 test images, PGD-20 on the first {images}; FPS of single images on one core, eager PyTorch"
-    for heading in ("network", "natural", "PGD-20", "M MACs", "k par.", "MB", "FPS", "speed"):
-        table.add_column(heading, justify="left" if heading == "network" else "right", no_wrap=True)
-    for row in rows:
-        table.add_row(
-            row.name,
-            f"{row.natural:.1f}",
-            f"{row.robust:.1f}",
-            f"{row.macs / 1e6:.1f} ({row.macs / base.macs:.2f})",
-            f"{row.parameters / 1e3:.0f}",
-            f"{row.size_mb:.2f}",
-            f"{row.fps:.0f}",
-            f"{row.fps_ratio:.2f}x",
-        )
-    console.print(table)
+    console.print(tables.demo(rows, images))
     _write_json(json_file, {"rows": [asdict(row) for row in rows], "images": images, "seed": seed, **_machine()})
 
 
@@ -100,7 +88,8 @@ def inspect(
     example = torch.zeros(1, 3, size, size)
     made = getattr(network, "gdws_plan", None)
     if isinstance(made, Plan):
-        _print_plan(made)
+        console.print(tables.plan(made))
+        console.print(tables.left(made))
     else:
         table = Table(title=model)
         for heading in ("convolution", "weight", "M MACs", "k params", "may be replaced"):
@@ -152,7 +141,7 @@ def compress(
     calibration = data.load(data_name, "train").take(images)
     radius = _fraction(eps)
     attack = PGD(eps=radius, step=radius / 4, steps=7) if radius else None
-    with shown(_Bar()):
+    with shown(Bar(errors)):
         made = plan(
             network,
             calibration,
@@ -166,7 +155,8 @@ def compress(
         )
         compressed = apply(network, made)
     storage.save(compressed, out, force=force, base=model)
-    _print_plan(made)
+    console.print(tables.plan(made))
+    console.print(tables.left(made))
     console.print(f"saved to {out}")
     _write_json(json_file, {"model": model, "out": str(out), "plan": json.loads(made.to_json()), **_machine()})
 
@@ -174,36 +164,75 @@ def compress(
 @app.command("evaluate")
 def evaluate_command(
     model: Model,
-    others: Annotated[list[str] | None, typer.Argument(help="more models, such as compressed ones")] = None,
+    others: Annotated[
+        list[str] | None,
+        typer.Argument(help="compressed versions; FILE.onnx is judged on the examples of the model before it"),
+    ] = None,
     weights: Weights = None,
     data_name: Data = "demo",
     n: Annotated[int | None, typer.Option("--n", help="test images (default all)")] = None,
-    steps: Annotated[int, typer.Option(help="steps of PGD; 0 for natural accuracy only")] = 20,
-    eps: Eps = "8/255",
+    attack: Annotated[
+        list[str] | None, typer.Option(help=f"none, or one of {', '.join(PRESETS)}; repeatable (default pgd-20)")
+    ] = None,
+    steps: Annotated[int | None, typer.Option(help="steps of PGD, instead of --attack; 0 for none")] = None,
+    eps: Annotated[str | None, typer.Option(help="radius of PGD, such as 8/255, instead of --attack; 0 for none")] = None,
+    transfer: Annotated[bool, typer.Option(help="try the base's examples on the others and theirs on the base")] = True,
+    half: Annotated[bool, typer.Option("--half", help="let half-precision copies decide the same examples")] = False,
     batch: Annotated[int, typer.Option(help="images at a time")] = 100,
+    checkpoint: Annotated[Path | None, typer.Option(help="keep the result of every batch in this file")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="continue the checkpoint")] = False,
     seed: Seed = 0,
     device: Device = "cpu",
     json_file: Json = None,
 ) -> None:
-    """Natural and PGD accuracy on test images, in true float32."""
+    """Natural accuracy, accuracy under attack, and what changed for each image; under torchrun, in several processes."""
     test = data.load(data_name, "test").take(n, batch)
-    radius = _fraction(eps)
-    attack = PGD(eps=radius, step=radius / 4, steps=steps) if steps and radius else None
-    table = Table(title=f"{len(test.images):,} test images of {data_name}")
-    for heading in ("model", "natural %", str(attack) if attack else "no attack"):
-        table.add_column(heading)
-    records = []
-    for index, name in enumerate([model, *(others or [])]):
-        network = models.resolve(name, weights if index == 0 else None).to(_device(device))
-        _refuse_overlap(network, name, test)
-        with shown(_Bar()):
-            accuracy = evaluate(network, test, attack, seed)
-        table.add_row(name, f"{accuracy.natural_percent:.2f}", f"{accuracy.robust_percent:.2f}" if attack else "-")
-        robust = accuracy.robust_percent if attack else None
-        records.append({"model": name, "natural": accuracy.natural_percent, "robust": robust})
-    console.print(table)
-    settings = {"data": data_name, "images": len(test.images), "attack": str(attack), "seed": seed}
-    _write_json(json_file, {"rows": records, **settings, **_machine()})
+    attacks = _attacks(attack, steps, eps)
+    if resume and checkpoint is None:
+        raise GdwsError("--resume without --checkpoint: expected the file to continue")
+    if json_file is not None and not json_file.parent.is_dir():  # said before hours of work, not after
+        raise GdwsError(f"there is no folder {json_file.parent}: expected one for the result")
+    with joined() as ranks:
+        place = own_device(_device(device))
+        networks, forms = dict[str, torch.nn.Module](), dict[str, Deployed]()
+        for name in (model, *(others or [])):
+            if name in (*networks, *forms):
+                raise GdwsError(f"{name} is named twice: expected different networks")
+            if name.endswith(".onnx"):
+                if not networks:
+                    raise GdwsError(f"{name} is named first: expected the network whose examples it shall decide before it")
+                forms[name] = deployed_file(Path(name), list(networks)[-1])
+                continue
+            networks[name] = models.resolve(name, None if networks else weights).to(place)
+            _refuse_overlap(networks[name], name, test)
+            if half:
+                forms[f"{name} in half"] = deployed_half(networks[name], name)
+        with shown(Bar(errors)) if ranks.first() else nullcontext():
+            found = compare(
+                networks,
+                test,
+                attacks,
+                seed,
+                deployed=forms,
+                transfer=transfer,
+                checkpoint=checkpoint,
+                resume=resume,
+                ranks=ranks,
+            )
+        if not ranks.first():
+            return
+    doubted = doubts(found, networks, test, attacks, seed)
+    console.print(tables.accuracies(found, f"{found.images:,} test images of {data_name}"))
+    if len(found.makers) > 1:
+        console.print(tables.changes(found))
+    if found.transfers:
+        console.print(tables.transfers(found))
+    for doubt in doubted:
+        console.print(f"Warning: {doubt}.", style="yellow", markup=False, highlight=False)
+    if attacks and not doubted:
+        console.print("No reason to doubt these numbers was found (docs/evaluation.md says what was looked for).")
+    record = {"data": data_name, **found.record(), "doubts": [{**asdict(doubt), "text": str(doubt)} for doubt in doubted]}
+    _write_json(json_file, {**record, **_machine()})
 
 
 @app.command("export")
@@ -230,7 +259,7 @@ def export_command(
     test = data.load(data_name, "test").take(n, 50)
     sets = {"clean": torch.cat([clean for clean, _ in test])}
     radius = _fraction(eps)
-    with shown(_Bar()), tempfile.TemporaryDirectory() as folder:
+    with shown(Bar(errors)), tempfile.TemporaryDirectory() as folder:
         made = Path(folder, "float32.onnx")
         to_onnx(network, made, sets["clean"])
         if precision == "int8":
@@ -246,12 +275,8 @@ def export_command(
         tolerance = None if precision == "int8" else 1e-3
         parities = {name: verify(made, network, part, tolerance=tolerance) for name, part in sets.items()}
         write_atomically(out, made.read_bytes())
-    table = Table(title=f"{out}, {precision}, {out.stat().st_size / 2**20:.2f} MB, beside the model")
-    for heading in ("images", "number", "largest difference of a logit", "changed decisions"):
-        table.add_column(heading)
-    for name, parity in parities.items():
-        table.add_row(name, str(parity.images), f"{parity.difference:.2g}", str(parity.changed))
-    console.print(table)
+    title = f"{out}, {precision}, {out.stat().st_size / 2**20:.2f} MB, beside the model"
+    console.print(tables.parities(parities, title))
     rows = [{"images": name, **asdict(parity)} for name, parity in parities.items()]
     _write_json(json_file, {"model": model, "out": str(out), "precision": precision, "rows": rows, "seed": seed, **_machine()})
 
@@ -286,74 +311,17 @@ def bench_command(
         file = name.endswith(".onnx")
         network = Path(name) if file else models.resolve(name, weights if index == 0 else None).to(_device(device))
         runs[name] = _in_engine(network, engine, precision, example)
-    with shown(_Bar()):
+    with shown(Bar(errors)):
         timings = benchmark.bench(runs, example, warmup, repeats)
-    table = Table(title=f"batch {batch}, {torch.get_num_threads()} threads, {device}, median of {repeats}")
-    for heading in ("model", "engine", "FPS", "ms", "95 % interval", "lower quartile ms", "speed-up"):
-        table.add_column(heading)
-    rows = []
-    for name, timing in timings.items():
-        run = runs[name]
-        ran_in = run.name if isinstance(run, engines.Compiled) else "eager float32"
-        low, high = (f"{1e3 * bound:.3f}" for bound in timing.interval)
-        median, quartile = f"{1e3 * timing.median:.3f}", f"{1e3 * timing.quartile:.3f}"
-        speedup = f"{timings[model].median / timing.median:.2f}x"
-        table.add_row(name, ran_in, f"{timing.fps:.1f}", median, f"{low} to {high}", quartile, speedup)
-        rows.append({"model": name, "engine": ran_in, **asdict(timing), "fps": timing.fps})
-    console.print(table)
+    ran_in = {name: run.name if isinstance(run, engines.Compiled) else "eager float32" for name, run in runs.items()}
+    title = f"batch {batch}, {torch.get_num_threads()} threads, {device}, median of {repeats}"
+    console.print(tables.timings(timings, ran_in, title))
+    rows = [{"model": name, "engine": ran_in[name], **asdict(timing), "fps": timing.fps} for name, timing in timings.items()]
     if timings[model].busy:
         console.print(
             "This machine was busy: a fixed kernel took unequal times. Trust ratios and lower quartiles, or run again."
         )
     _write_json(json_file, {"rows": rows, "warmup": warmup, "repeats": repeats, "device": device, **_machine()})
-
-
-class _Bar:
-    """Rich's progress bar as a gdws.progress display; nested loops stack."""
-
-    def __init__(self) -> None:
-        self.bars: list[tuple[Progress, TaskID]] = []
-
-    def start(self, label: str, total: int | None) -> None:
-        bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.completed}/{task.total}"),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[note]}"),
-            console=errors,
-            transient=True,
-            disable=not errors.is_terminal or bool(self.bars),
-        )
-        bar.start()
-        self.bars.append((bar, bar.add_task(label, total=total, note="")))
-
-    def advance(self, note: str) -> None:
-        bar, task = self.bars[-1]
-        bar.update(task, advance=1, note=note)
-
-    def stop(self) -> None:
-        self.bars.pop()[0].stop()
-
-
-def _print_plan(made: Plan) -> None:
-    table = Table(title=f"{made.method}, {made.budget}", box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    table.caption = "loss: predicted; next: what another structure would lose at this cost, in multiples of it"
-    for heading in ("convolution", "becomes", "MACs", "loss", "next"):
-        table.add_column(heading, no_wrap=True)
-    for layer in made.layers:
-        replaced = layer.structure != "dense"
-        becomes = STRUCTURES[layer.structure].describe(layer) if replaced else f"dense: {layer.reason}"
-        table.add_row(
-            layer.name,
-            becomes,
-            f"{layer.macs / layer.dense_macs:.2f}" if replaced else "",
-            f"{layer.loss:.1e}" if replaced else "",
-            layer.reason.partition(",")[0] if replaced else "",
-        )
-    console.print(table)
-    console.print(f"{made.macs:.3f} of the MACs and {made.parameters:.3f} of the weights that may be replaced are left")
 
 
 def _budget(given: dict[str, float | None]) -> Budget:
@@ -379,6 +347,16 @@ def _in_engine(
     return engines.compile(
         network, "auto" if engine == "best" else engine, example=example, precision=precision, calibration=noise
     )
+
+
+def _attacks(names: list[str] | None, steps: int | None, eps: str | None) -> list[Attack]:
+    """Presets, or PGD with settings of its own."""
+    if steps is None and eps is None:
+        return [] if names == ["none"] else [attack for name in names or ["pgd-20"] for attack in named(name)]
+    if names:
+        raise GdwsError(f"--attack {names[0]} together with --steps or --eps: expected a preset, or PGD's own settings")
+    radius, steps = _fraction(eps or "8/255"), 20 if steps is None else steps
+    return [replace(named("pgd-20")[0], eps=radius, step=radius / 4, steps=steps)] if radius and steps else []
 
 
 def _fraction(text: str) -> float:

@@ -6,8 +6,11 @@ from breaking this silently: images that were normalised twice, probabilities in
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import Field
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +18,16 @@ from torch import Tensor, nn
 from gdws.errors import GdwsError
 
 Batches = Iterable[Tensor | tuple[Tensor, Tensor] | list[Tensor]]
+
+
+class Attack(Protocol):
+    """A frozen dataclass of settings, with a short label as its str(), that turns images (B, C, H, W) in [0, 1] and labels (B,)
+    into adversarial images. The generator is its only source of randomness; it draws for the whole batch, whatever the model.
+    """
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    def __call__(self, model: nn.Module, images: Tensor, labels: Tensor, generator: torch.Generator, /) -> Tensor: ...
 
 
 @contextmanager
@@ -46,6 +59,11 @@ def placement(model: nn.Module) -> tuple[torch.device, torch.dtype]:
         if parameter.is_floating_point():
             return parameter.device, parameter.dtype
     raise GdwsError(f"the model {type(model).__name__} has no floating-point parameters: expected a CNN")
+
+
+def at_least_float32(model: nn.Module) -> nn.Module:
+    """The model itself, or a float32 copy where its own type is narrower."""
+    return copy.deepcopy(model).float() if placement(model)[1] in (torch.float16, torch.bfloat16) else model
 
 
 def unpack(batch: Tensor | tuple[Tensor, Tensor] | list[Tensor]) -> tuple[Tensor, Tensor | None]:
@@ -81,6 +99,18 @@ def checked_logits(model: nn.Module, images: Tensor, labels: Tensor | None = Non
     if labels is not None and int(labels.max()) >= values.shape[1]:
         raise GdwsError(f"the model has {values.shape[1]} classes: expected more than label {int(labels.max())}")
     return logits
+
+
+def check_differentiable(model: nn.Module, image: Tensor) -> None:
+    """Refuse a model whose logits have no gradient graph back to the image (1, C, H, W): no attack could follow it."""
+    x = image.detach().clone().requires_grad_(True)
+    with torch.enable_grad():
+        logits = model(x)
+    gradient = torch.autograd.grad(logits.sum(), x, allow_unused=True)[0] if logits.requires_grad else None
+    if gradient is None:
+        raise GdwsError(
+            "the model detaches its logits from the images: expected one that can be attacked (no detach, no no_grad)"
+        )
 
 
 def check_weights(model: nn.Module) -> None:

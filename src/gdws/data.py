@@ -43,6 +43,8 @@ class Dataset:
         """The first `count` images (all with None), in batches of batch_size."""
         if count is not None and count < 1:
             raise GdwsError(f"{count} images of {self.name} were asked for: expected at least 1")
+        if batch_size is not None and batch_size < 1:
+            raise GdwsError(f"batches of {batch_size} images were asked for: expected at least 1")
         return replace(
             self,
             images=self.images[:count],
