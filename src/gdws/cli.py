@@ -18,12 +18,11 @@ from rich.table import Table
 
 from gdws import bench as benchmark
 from gdws import data, demo, engines, models, storage, tables
-from gdws.attacks import PGD
+from gdws.attacks import PGD, Attack
 from gdws.attacks.presets import PRESETS, named
 from gdws.bar import Bar
 from gdws.budgets import KINDS, Budget, Macs
 from gdws.compress import METHODS, apply, plan
-from gdws.contract import Attack
 from gdws.cost import network_cost
 from gdws.doubts import doubts
 from gdws.errors import GdwsError
@@ -32,9 +31,10 @@ from gdws.files import write_atomically
 from gdws.plans import Plan
 from gdws.progress import shown, track
 from gdws.protocol import Deployed, compare, deployed_file, deployed_half
-from gdws.quantise import quantise
+from gdws.quantise import is_quantised, quantise
 from gdws.ranks import joined, own_device
 from gdws.statistics import image_hashes
+from gdws.straight import StraightThrough
 from gdws.structures import FAMILIES, STRUCTURES
 from gdws.surgery import survey
 
@@ -166,7 +166,9 @@ def evaluate_command(
     model: Model,
     others: Annotated[
         list[str] | None,
-        typer.Argument(help="compressed versions; FILE.onnx is judged on the examples of the model before it"),
+        typer.Argument(
+            help="compressed versions; FILE.onnx is judged on the examples of the model before it, int8 on its own too"
+        ),
     ] = None,
     weights: Weights = None,
     data_name: Data = "demo",
@@ -202,6 +204,8 @@ def evaluate_command(
                 if not networks:
                     raise GdwsError(f"{name} is named first: expected the network whose examples it shall decide before it")
                 forms[name] = deployed_file(Path(name), list(networks)[-1])
+                if is_quantised(Path(name)):
+                    networks[f"{name}, attacked itself"] = StraightThrough(name).to(place)
                 continue
             networks[name] = models.resolve(name, None if networks else weights).to(place)
             _refuse_overlap(networks[name], name, test)

@@ -9,8 +9,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import Field
-from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -18,16 +16,6 @@ from torch import Tensor, nn
 from gdws.errors import GdwsError
 
 Batches = Iterable[Tensor | tuple[Tensor, Tensor] | list[Tensor]]
-
-
-class Attack(Protocol):
-    """A frozen dataclass of settings, with a short label as its str(), that turns images (B, C, H, W) in [0, 1] and labels (B,)
-    into adversarial images. The generator is its only source of randomness; it draws for the whole batch, whatever the model.
-    """
-
-    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
-
-    def __call__(self, model: nn.Module, images: Tensor, labels: Tensor, generator: torch.Generator, /) -> Tensor: ...
 
 
 @contextmanager

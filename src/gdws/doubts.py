@@ -15,8 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from gdws.attacks import Attack
 from gdws.comparison import NATURAL, WORST, Comparison, Trial, percent
-from gdws.contract import Attack, Batches, at_least_float32, evaluating, full_precision, placement, unpack
+from gdws.contract import Batches, at_least_float32, evaluating, full_precision, placement, unpack
 from gdws.paired import tail
 from gdws.protocol import random_starts
 

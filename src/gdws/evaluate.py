@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
+from gdws.attacks import Attack
 from gdws.comparison import NATURAL, WORST, percent
-from gdws.contract import Attack, Batches
+from gdws.contract import Batches
 from gdws.protocol import compare
 
 

@@ -21,9 +21,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gdws.attacks import Attack
 from gdws.comparison import NATURAL, Comparison, Trial, percent
 from gdws.contract import (
-    Attack,
     Batches,
     at_least_float32,
     check_differentiable,

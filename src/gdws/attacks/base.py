@@ -19,11 +19,14 @@ NAMES = {"linf": "l-inf", "l2": "l-2", "l1": "l-1"}
 
 
 class Attack(Protocol):
-    """A frozen dataclass of settings. str() is a short label, dataclasses.asdict() a record for JSON."""
+    """A frozen dataclass of settings. str() is a short label, dataclasses.asdict() a record for JSON.
+
+    Of a batch it draws its random numbers for the whole, whatever the model: two networks are attacked from the same starts.
+    """
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
-    def __call__(self, model: nn.Module, images: Tensor, labels: Tensor, generator: torch.Generator) -> Tensor:
+    def __call__(self, model: nn.Module, images: Tensor, labels: Tensor, generator: torch.Generator, /) -> Tensor:
         """Adversarial images for images (B, C, H, W) in [0, 1] with labels (B,). The generator is all its randomness."""
 
 
