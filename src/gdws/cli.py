@@ -167,7 +167,7 @@ def evaluate_command(
     others: Annotated[
         list[str] | None,
         typer.Argument(
-            help="compressed versions; FILE.onnx is judged on the examples of the model before it, int8 on its own too"
+            help="compressed versions; FILE.onnx is judged on the examples of the model before it (int8: its own too)"
         ),
     ] = None,
     weights: Weights = None,
