@@ -108,6 +108,7 @@ def main() -> None:
     parser.add_argument("--attacks", nargs="*", default=["paper-cifar10", "autoattack", "paper-union"], choices=PRESETS)
     parser.add_argument("--out", type=Path, required=True, help="folder for the networks, checkpoints and result.json")
     parser.add_argument("--minutes", type=float, help="begin no batch after this time")
+    parser.add_argument("--tf32", action="store_true", help="attack in TF32, judge in float32")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     deadline = time.monotonic() + 60 * options.minutes if options.minutes else None
@@ -133,8 +134,9 @@ def main() -> None:
                 test,
                 named(name),
                 options.seed,
-                checkpoint=options.out / f"{name}.jsonl",
+                checkpoint=options.out / f"{name}{'-tf32' if options.tf32 else ''}.jsonl",
                 resume=True,
+                tf32=options.tf32,
                 seconds=None if deadline is None else deadline - start,
             )
         except OutOfTime as stop:

@@ -180,6 +180,7 @@ def evaluate_command(
     eps: Annotated[str | None, typer.Option(help="radius of PGD, such as 8/255, instead of --attack; 0 for none")] = None,
     transfer: Annotated[bool, typer.Option(help="try the base's examples on the others and theirs on the base")] = True,
     half: Annotated[bool, typer.Option("--half", help="let half-precision copies decide the same examples")] = False,
+    tf32: Annotated[bool, typer.Option("--tf32", help="attack in TF32 on a GPU that has it; judge in float32")] = False,
     batch: Annotated[int, typer.Option(help="images at a time")] = 100,
     checkpoint: Annotated[Path | None, typer.Option(help="keep the result of every batch in this file")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="continue the checkpoint")] = False,
@@ -221,6 +222,7 @@ def evaluate_command(
                 transfer=transfer,
                 checkpoint=checkpoint,
                 resume=resume,
+                tf32=tf32,
                 ranks=ranks,
             )
         if not ranks.first():

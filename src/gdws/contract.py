@@ -31,10 +31,10 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def full_precision() -> Iterator[None]:
-    """True float32 on NVIDIA GPUs inside: PyTorch's default lets convolutions round their inputs to TF32."""
+def full_precision(*, tf32: bool = False) -> Iterator[None]:
+    """True float32 on NVIDIA GPUs inside: PyTorch's default lets convolutions round their inputs to TF32. Or TF32, if asked."""
     before = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = tf32
     try:
         yield
     finally:

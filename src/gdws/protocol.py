@@ -64,13 +64,14 @@ def compare(
     checkpoint: Path | None = None,
     resume: bool = False,
     seconds: float | None = None,
+    tf32: bool = False,
     ranks: Ranks = ALONE,
 ) -> Comparison:
     """Judge networks, the first of them the base, on the images of `batches` (labelled, in the same order every time).
 
     transfer: try the base's examples on every other network, and theirs on the base. checkpoint: a file that keeps the result
-    of every batch; resume continues it. seconds: begin no batch after that time, and raise OutOfTime if some are left. ranks:
-    of several processes, each with the same arguments, all of which return the whole.
+    of every batch; resume continues it. seconds: begin no batch after that time, and raise OutOfTime if some are left. tf32:
+    let attacks round as GPUs do when they hurry; every example is still judged in float32. ranks: of several processes, each with the same arguments, all of which return the whole.
     """
     deployed = deployed or {}
     networks = {name: at_least_float32(model) for name, model in networks.items()}
@@ -85,6 +86,7 @@ def compare(
     settings = {
         "attacks": [_identity(attack) for attack in attacks],
         "seed": seed,
+        "tf32": tf32,
         "torch": str(torch.__version__),
         "device": placement(next(iter(networks.values())))[0].type,
     }
@@ -119,7 +121,7 @@ def compare(
         left = [number for number in range(_count(batches)) if number not in entries and ranks.owns(number)]
         label = ", ".join(name.partition(" (")[0] for name in labels_of) or "natural accuracy"
         for number, images, labels in track(unfinished(), label, len(left) or None):
-            right = _decided(networks, deployed, labels_of, trials, images, labels, (seed, number))
+            right = _decided(networks, deployed, labels_of, trials, images, labels, (seed, number), tf32)
             entries[number] = Entry(data_hash(images, labels), torch.stack([right[trial] for trial in trials]))
             if ledger is not None:
                 ledger.append(number, entries[number])
@@ -177,6 +179,7 @@ def _decided(
     images: Tensor,
     labels: Tensor,
     seeds: tuple[int, int],
+    tf32: bool,
 ) -> dict[Trial, Tensor]:
     """One batch: attack every network with everything, and let every judge decide the examples that it is to decide."""
     right: dict[Trial, Tensor] = {}
@@ -206,7 +209,8 @@ def _decided(
                 wanted = attack if trial.judge in (maker, *deployed) else to_the_end(attack)
                 if wanted != made_by:
                     made_by, starts = wanted, random_starts(attack, *seeds)
-                    examples = wanted(network, images.to(device, dtype), labels.to(device), starts)
+                    with full_precision(tf32=tf32):
+                        examples = wanted(network, images.to(device, dtype), labels.to(device), starts)
                 right[trial] = natural[trial.judge] & judged(trial.judge, examples)
     return right
 
