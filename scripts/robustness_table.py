@@ -86,6 +86,7 @@ def markdown(results: dict[str, Comparison]) -> str:
         [maker, judge, *(share(under(found, judge, maker)) for found in results.values())]
         for name in others
         for maker, judge in ((base, name), (name, base))
+        if first.transfers
     ]
     return "\n\n".join(
         [
@@ -109,6 +110,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder for the networks, checkpoints and result.json")
     parser.add_argument("--minutes", type=float, help="begin no batch after this time")
     parser.add_argument("--tf32", action="store_true", help="attack in TF32, judge in float32")
+    parser.add_argument("--quick", action="store_true", help="neither transfer nor warnings")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     deadline = time.monotonic() + 60 * options.minutes if options.minutes else None
@@ -136,6 +138,7 @@ def main() -> None:
                 options.seed,
                 checkpoint=options.out / f"{name}{'-tf32' if options.tf32 else ''}.jsonl",
                 resume=True,
+                transfer=not options.quick,
                 tf32=options.tf32,
                 seconds=None if deadline is None else deadline - start,
             )
@@ -149,7 +152,7 @@ def main() -> None:
         print("Not finished: run the same command again.")
     if results:
         print(markdown(results))
-    if results and len(results) == len(options.attacks):
+    if results and len(results) == len(options.attacks) and not options.quick:
         first = options.attacks[0]
         for doubt in doubts(results[first], networks, test, named(first), options.seed):
             print(f"Warning: {doubt}.")

@@ -71,7 +71,8 @@ def compare(
 
     transfer: try the base's examples on every other network, and theirs on the base. checkpoint: a file that keeps the result
     of every batch; resume continues it. seconds: begin no batch after that time, and raise OutOfTime if some are left. tf32:
-    let attacks round as GPUs do when they hurry; every example is still judged in float32. ranks: of several processes, each with the same arguments, all of which return the whole.
+    let attacks round as GPUs do in a hurry; their examples are judged in float32 all the same. ranks: of several processes,
+    each with the same arguments, all of which return the whole.
     """
     deployed = deployed or {}
     networks = {name: at_least_float32(model) for name, model in networks.items()}
