@@ -2,7 +2,7 @@
 
 An engine fuses, blocks and reorders a layer in its network otherwise than alone. So whole networks are timed, node by node, by
 the engine that will run them: the dense one, and copies with every layer in one structure at one size. Their weights are noise,
-on which times do not depend. All of them take turns, so that a busy moment touches all; quartiles are taken over the turns.
+on which times do not depend. All of them take turns, so that a busy moment touches all.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import platform
 import re
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -35,7 +35,7 @@ from gdws.export import to_onnx, traced
 from gdws.files import write_atomically
 from gdws.profiling import layer_seconds, owners
 from gdws.progress import track
-from gdws.runtimes import OnnxRuntime, OpenVino, needed
+from gdws.runtimes import NodeTime, OnnxRuntime, OpenVino, needed
 from gdws.statistics import Statistics
 from gdws.structures import Structure
 from gdws.surgery import Site
@@ -197,13 +197,13 @@ def _measured(
     assert target.threads is not None
     plain: dict[str, Callable[[Tensor], Tensor]] = {}
     profiled: dict[tuple[str, int], OnnxRuntime | OpenVino] = {}
-    names = {}
+    names = []
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "model.onnx")
         for index, chosen in track(list(enumerate([{}, *grid])), "building networks to time"):
             program = traced(mock(model, chosen), example)
             to_onnx(program, file, example)
-            names[index] = owners(needed("onnx").load(file).graph)
+            names.append(owners(needed("onnx").load(file).graph))
             for engine in engines:
                 session = build(engine, program, file, example, target.threads, calibration, profiled=True)
                 assert isinstance(session, OnnxRuntime | OpenVino)
@@ -213,27 +213,46 @@ def _measured(
     totals: dict[str, list[float]] = {name: [] for name in plain}
     for turn in track(range(WARMUP + TURNS), "timing"):
         for session in profiled.values():
-            session(example)
+            session(example), session(example)  # the first finds the caches full of another network's weights
         for name, run in plain.items():
+            run(example)
             start = time.perf_counter()
             run(example)
             if turn >= WARMUP:
                 totals[name].append(time.perf_counter() - start)
-    seconds = {name: _quartile(taken) for name, taken in totals.items()}
+    seconds = {name: float(np.quantile(taken, 0.25)) for name, taken in totals.items()}
     fastest = min(seconds, key=lambda name: seconds[name])
     tables = {}
     for engine in engines:
-        layers = [site.name for site in sites]
-        taken = [
-            layer_seconds(profiled[engine, index].passes()[WARMUP:], names[index], layers) for index in range(1 + len(grid))
-        ]
-        points: dict[str, dict[str, dict[int, float]]] = {name: {} for name in layers}
-        for chosen, found in zip(grid, taken[1:], strict=True):
-            for name, choice in chosen.items():
-                points[name].setdefault(choice.structure.name, {})[choice.size] = found[name]
-        rising = {name: {kind: sorted(own.items()) for kind, own in kinds.items()} for name, kinds in points.items()}
-        tables[engine] = Latencies(seconds[engine], taken[0], rising)
+        passes = [profiled[engine, index].passes()[2 * WARMUP + 1 :: 2] for index in range(1 + len(grid))]
+        tables[engine] = _latencies(seconds[engine], passes, names, grid, [site.name for site in sites])
     return Timetable(device_name(), target, (fastest, seconds[fastest]), tables)
+
+
+def _latencies(
+    total: float,
+    passes: list[list[list[NodeTime]]],
+    names: Sequence[dict[str, set[str]]],
+    grid: Sequence[Mapping[str, Choice]],
+    layers: Sequence[str],
+) -> Latencies:
+    """From the profiles [network][turn][node], the dense network first.
+
+    A machine that others use too is slow for seconds and then fast again. Within a turn it is much the same, so every time
+    counts as a fraction of what the dense network took in that turn; the median over the turns is given in seconds again.
+    """
+    dense_pass = np.array([sum(node.seconds for node in nodes) for nodes in passes[0]])
+
+    def typical(taken: list[float]) -> float:
+        return total * float(np.median(np.array(taken) / dense_pass))
+
+    found = [layer_seconds(own, owners, layers) for own, owners in zip(passes, names, strict=True)]
+    points: dict[str, dict[str, dict[int, float]]] = {layer: {} for layer in layers}
+    for chosen, taken in zip(grid, found[1:], strict=True):
+        for layer, choice in chosen.items():
+            points[layer].setdefault(choice.structure.name, {})[choice.size] = typical(taken[layer])
+    rising = {layer: {kind: sorted(own.items()) for kind, own in kinds.items()} for layer, kinds in points.items()}
+    return Latencies(total, {layer: typical(taken) for layer, taken in found[0].items()}, rising)
 
 
 def _grid(sites: Sequence[Site], structures: Sequence[Structure], statistics: Statistics) -> list[dict[str, Choice]]:
@@ -253,10 +272,6 @@ def _grid(sites: Sequence[Site], structures: Sequence[Structure], statistics: St
         if chosen:
             grid.append(chosen)
     return grid
-
-
-def _quartile(taken: Iterable[float]) -> float:
-    return float(np.quantile(list(taken), 0.25))
 
 
 def _key(

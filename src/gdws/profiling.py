@@ -10,8 +10,6 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from gdws.runtimes import NodeTime
 
 FOLLOWERS = ("Relu", "Clip", "LeakyRelu", "Sigmoid", "HardSwish", "BatchNormalization", "Add")
@@ -38,8 +36,8 @@ def owners(graph: Any) -> dict[str, set[str]]:
     return found
 
 
-def layer_seconds(passes: list[list[NodeTime]], owners: dict[str, set[str]], layers: Sequence[str]) -> dict[str, float]:
-    """The quartile over passes of what each layer's nodes took, with the changes of layout before them."""
+def layer_seconds(passes: list[list[NodeTime]], owners: dict[str, set[str]], layers: Sequence[str]) -> dict[str, list[float]]:
+    """What each layer's nodes took in each pass, with the changes of layout before them."""
     taken: dict[str, list[float]] = {layer: [] for layer in layers}
     for nodes in passes:
         spent = dict.fromkeys(layers, 0.0)
@@ -60,7 +58,7 @@ def layer_seconds(passes: list[list[NodeTime]], owners: dict[str, set[str]], lay
                 moved = 0.0
         for layer, seconds in spent.items():
             taken[layer].append(seconds)
-    return {layer: float(np.quantile(found, 0.25)) for layer, found in taken.items()}
+    return taken
 
 
 def _plain(name: str) -> str:
