@@ -93,6 +93,34 @@ def test_export_and_bench_in_an_engine(run, tmp_path):
     rows = json.loads((tmp_path / "b.json").read_text())["rows"]
     assert [row["engine"] for row in rows] == ["onnxruntime float32", "onnxruntime int8"]
     assert all(row["interval"][0] <= row["median"] <= row["interval"][1] for row in rows)
+    status, text = run("evaluate", "demo", "i.onnx", "--n", 4, "--steps", 1, "--json", "q.json")
+    assert status == 0, text
+    judged = json.loads((tmp_path / "q.json").read_text())
+    assert "i.onnx, attacked itself" in str(judged)
+
+
+def test_compress_to_a_speed(run, tmp_path):
+    """The line that a user types: what the speed costs, predicted and measured; or the best that can be had."""
+    options = ["--images", 24, "--eps", 0, "--structures", "vertical", "--engine", "onnxruntime", "--threads", 1]
+    status, text = run("compress", "demo", "--out", "out", "--speedup", 1.2, *options, "--json", "c.json")
+    assert status == 0, text
+    record = json.loads((tmp_path / "c.json").read_text())
+    assert record["plan"]["measured"]["engine"] == "onnxruntime"
+    assert 50 < record["agreement"]["clean"] <= 100
+    assert "x measured" in text
+    status, text = run("compress", "demo", "--out", "more", "--speedup", 100, *options)
+    assert status == 2
+    assert "Speedup(100) is out of reach: expected at most" in text
+    assert not (tmp_path / "more").exists()
+
+
+def test_layouts_and_compilers_of_pytorch_take_part_in_a_benchmark(run, tmp_path):
+    options = ["--warmup", 1, "--repeats", 2, "--json", "b.json", "--size", 8]
+    for engine in ("eager", "compile"):
+        status, text = run("bench", "zoo:tiny", "--engine", engine, "--channels-last", *options)
+        assert status == 0, text
+        (row,) = json.loads((tmp_path / "b.json").read_text())["rows"]
+        assert row["engine"] == f"{engine} float32"
 
 
 def test_demo_writes_its_table_and_result(run, tmp_path, monkeypatch):
@@ -203,7 +231,11 @@ def write_state(path, change):
         (["compress", "demo", "--out", "o", "--beta", "-1", "--method", "paper"], "expected a finite number >= 0"),
         (["compress", "demo", "--out", "o", "--macs", "0.5", "--drop", "1"], "expected one"),
         (["compress", "demo", "--out", "o", "--method", "magic"], "method is 'magic'"),
+        (["compress", "demo", "--out", "o", "--speedup", "0.5"], "at least 1"),
+        (["compress", "demo", "--out", "o", "--speedup", "2", "--engine", "torch"], "the target is 'torch'"),
+        (["compress", "demo", "--out", "o", "--latency", "0.5", "--method", "paper"], "for a budget of time"),
         (["bench", "demo", "--repeats", "0"], "at least 1 of each"),
+        (["bench", "demo", "--engine", "onnxruntime", "--channels-last"], "which has layouts of its own"),
         (["bench", "demo", "--engine", "warp"], "engine is 'warp'"),
         (["bench", "demo", "--precision", "int8"], "expected float32, or another engine"),
         (["bench", "model.onnx"], "model.onnx is a file, --engine is eager"),

@@ -46,8 +46,8 @@ def bench(
 ) -> dict[str, Timing]:
     """Time passes on `example` (B, C, H, W) of each model, or anything that maps images to logits, one after another in turn.
 
-    Of two passes in a row the second is timed, with the model's own weights in the caches, as where it runs alone. A module runs
-    on its own device, timed in that device's time.
+    Of two passes in a row the second is timed, with the model's own weights in the caches, as where it runs alone. A module
+    runs on its own device, timed in that device's time.
     """
     if repeats < 1 or warmup < 0:
         raise GdwsError(f"warmup is {warmup} and repeats {repeats}: expected at least 0 and 1")

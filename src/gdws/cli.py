@@ -21,13 +21,15 @@ from gdws import data, demo, engines, models, storage, tables
 from gdws.attacks import PGD, Attack
 from gdws.attacks.presets import PRESETS, named
 from gdws.bar import Bar
-from gdws.budgets import KINDS, Budget, Macs
-from gdws.compress import METHODS, apply, plan
+from gdws.budgets import KINDS, Budget, Latency, Macs, Speedup
+from gdws.compress import METHODS, agreement, apply, plan
+from gdws.contract import evaluating, full_precision, placement
 from gdws.cost import network_cost
 from gdws.doubts import doubts
 from gdws.errors import GdwsError
 from gdws.export import to_onnx, verify
 from gdws.files import write_atomically
+from gdws.latency import Target
 from gdws.plans import Plan
 from gdws.progress import shown, track
 from gdws.protocol import Deployed, compare, deployed_file, deployed_half
@@ -40,6 +42,9 @@ from gdws.surgery import survey
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 console, errors = Console(), Console(stderr=True)
+
+HELD = 100
+"""Training images on which `compress` says what it cost."""
 
 Model = Annotated[str, typer.Argument(help="demo, zoo:NAME, torchvision:NAME, timm:NAME, FILE.py:FACTORY or a folder")]
 Weights = Annotated[Path | None, typer.Option(help="safetensors, or a torch state dict, for the (first) model")]
@@ -118,6 +123,8 @@ def compress(
     data_name: Annotated[str, typer.Option("--data", help="calibration images: demo, cifar10:DIR or npz:FILE")] = "demo",
     macs: Annotated[float | None, typer.Option(help="fraction of the multiply-adds to keep (default 0.5)")] = None,
     params: Annotated[float | None, typer.Option(help="fraction of the weights to keep")] = None,
+    speedup: Annotated[float | None, typer.Option(help="times faster than the dense network in its fastest engine")] = None,
+    latency: Annotated[float | None, typer.Option(help="the same as a fraction of its time")] = None,
     beta: Annotated[float | None, typer.Option(help="bound on every layer's squared error (method paper)")] = None,
     drop: Annotated[float | None, typer.Option(help="points of agreement that may be lost on held-back images")] = None,
     method: Annotated[str, typer.Option(help=", ".join(METHODS))] = "calibrated",
@@ -127,6 +134,10 @@ def compress(
     images: Annotated[int, typer.Option(help="training images to calibrate on")] = 500,
     eps: Eps = "8/255",
     exclude: Annotated[list[str] | None, typer.Option(help="pattern of layers to leave dense; repeatable")] = None,
+    engine: Annotated[str, typer.Option(help="for --speedup, --latency: onnxruntime, openvino, or auto for the best")] = "auto",
+    precision: Precision = "float32",
+    threads: Annotated[int | None, typer.Option(help="CPU threads of the engine (default: PyTorch's own choice)")] = None,
+    batch: Annotated[int, typer.Option(help="images at a time in the engine")] = 1,
     seed: Seed = 0,
     device: Device = "cpu",
     cache: Annotated[bool, typer.Option(help="keep the statistics for the next budget")] = True,
@@ -136,7 +147,9 @@ def compress(
     """Compress a model under a budget, on training images of the data, and save it."""
     if out.exists() and not force:
         raise GdwsError(f"{out} exists: choose another folder, or overwrite it with --force")
-    budget = _budget({"Macs": macs, "Params": params, "Beta": beta, "Drop": drop})
+    given = {"Macs": macs, "Params": params, "Speedup": speedup, "Latency": latency, "Beta": beta, "Drop": drop}
+    budget = _budget(given)
+    target = Target(engine, precision, threads, batch)
     network = models.resolve(model, weights).to(_device(device))
     calibration = data.load(data_name, "train").take(images)
     radius = _fraction(eps)
@@ -152,13 +165,20 @@ def compress(
             exclude=exclude or (),
             seed=seed,
             cache=_cache_folder() if cache else None,
+            target=target if isinstance(budget, Speedup | Latency) else None,
         )
         compressed = apply(network, made)
+        agreed = _agreement(network, compressed, data_name, images, attack)
     storage.save(compressed, out, force=force, base=model)
     console.print(tables.plan(made))
     console.print(tables.left(made))
+    if made.measured is not None:
+        console.print(tables.measured(made.measured))
+    for kind, per_cent in agreed.items():
+        console.print(f"{per_cent:.1f} % of {HELD} other training images are decided as by the original, {kind}")
     console.print(f"saved to {out}")
-    _write_json(json_file, {"model": model, "out": str(out), "plan": json.loads(made.to_json()), **_machine()})
+    record = {"model": model, "out": str(out), "plan": json.loads(made.to_json()), "agreement": agreed}
+    _write_json(json_file, {**record, **_machine()})
 
 
 @app.command("evaluate")
@@ -292,7 +312,10 @@ def bench_command(
     model: Annotated[str, typer.Argument(help="a model as elsewhere, or a FILE.onnx")],
     others: Annotated[list[str] | None, typer.Argument(help="models to compare with it")] = None,
     weights: Weights = None,
-    engine: Annotated[str, typer.Option(help="eager, torch, onnxruntime, openvino, or best: each model's fastest")] = "eager",
+    engine: Annotated[
+        str, typer.Option(help="eager, compile (torch.compile), torch, onnxruntime, openvino, or best: each model's fastest")
+    ] = "eager",
+    channels_last: Annotated[bool, typer.Option("--channels-last", help="for eager and compile: NHWC in memory")] = False,
     precision: Precision = "float32",
     size: Annotated[int, typer.Option(help="height and width of the images")] = 32,
     batch: Annotated[int, typer.Option(help="images at a time")] = 1,
@@ -312,14 +335,16 @@ def bench_command(
     if min(batch, size, repeats) < 1 or warmup < 0:
         raise GdwsError(f"batch {batch}, size {size}, repeats {repeats}: expected at least 1 of each")
     example = torch.rand(batch, 3, size, size, generator=torch.Generator().manual_seed(seed))
+    if channels_last:
+        example = example.to(memory_format=torch.channels_last)
     runs: dict[str, torch.nn.Module | engines.Compiled] = {}
     for index, name in enumerate([model, *(others or [])]):
         file = name.endswith(".onnx")
         network = Path(name) if file else models.resolve(name, weights if index == 0 else None).to(_device(device))
-        runs[name] = _in_engine(network, engine, precision, example)
+        runs[name] = _in_engine(network, engine, channels_last, precision, example)
     with shown(Bar(errors)):
         timings = benchmark.bench(runs, example, warmup, repeats)
-    ran_in = {name: run.name if isinstance(run, engines.Compiled) else "eager float32" for name, run in runs.items()}
+    ran_in = {name: run.name if isinstance(run, engines.Compiled) else f"{engine} float32" for name, run in runs.items()}
     title = f"batch {batch}, {torch.get_num_threads()} threads, {device}, median of {repeats}"
     console.print(tables.timings(timings, ran_in, title))
     rows = [{"model": name, "engine": ran_in[name], **asdict(timing), "fps": timing.fps} for name, timing in timings.items()]
@@ -328,6 +353,23 @@ def bench_command(
             "This machine was busy: a fixed kernel took unequal times. Trust ratios and lower quartiles, or run again."
         )
     _write_json(json_file, {"rows": rows, "warmup": warmup, "repeats": repeats, "device": device, **_machine()})
+
+
+def _agreement(
+    network: torch.nn.Module, compressed: torch.nn.Module, data_name: str, used: int, attack: PGD | None
+) -> dict[str, float]:
+    """What a compression cost, on training images that it has not seen: per cent of decisions kept, clean and attacked."""
+    rest = data.load(data_name, "train").take(used + HELD)
+    images, labels = rest.images[used:].float() / 255, rest.labels[used:]
+    if not len(images):
+        return {}
+    sets = {"clean": images}
+    if attack is not None:
+        device, dtype = placement(network)
+        with full_precision(), evaluating(network):
+            found = attack(network, images.to(device, dtype), labels.to(device), torch.Generator().manual_seed(1))
+        sets["attacked"] = found.cpu()
+    return {kind: agreement(network, compressed, part) for kind, part in sets.items()}
 
 
 def _budget(given: dict[str, float | None]) -> Budget:
@@ -340,14 +382,20 @@ def _budget(given: dict[str, float | None]) -> Budget:
 
 
 def _in_engine(
-    network: torch.nn.Module | Path, engine: str, precision: str, example: torch.Tensor
+    network: torch.nn.Module | Path, engine: str, channels_last: bool, precision: str, example: torch.Tensor
 ) -> torch.nn.Module | engines.Compiled:
-    if engine == "eager" and isinstance(network, torch.nn.Module):
+    if engine in ("eager", "compile"):
+        if not isinstance(network, torch.nn.Module):
+            raise GdwsError(f"{network} is a file, --engine is {engine}: expected onnxruntime, openvino or best")
         if precision != "float32":
-            raise GdwsError(f"--engine eager with --precision {precision}: expected float32, or another engine")
+            raise GdwsError(f"--engine {engine} with --precision {precision}: expected float32, or another engine")
+        if channels_last:
+            network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        if engine == "compile":
+            network.compile()
         return network
-    if engine == "eager":
-        raise GdwsError(f"{network} is a file, --engine is eager: expected onnxruntime, openvino or best")
+    if channels_last:
+        raise GdwsError(f"--channels-last with --engine {engine}, which has layouts of its own: expected eager or compile")
     # The values that int8 is calibrated on do not change its time.
     noise = torch.rand(8, *example.shape[1:], generator=torch.Generator().manual_seed(0))
     return engines.compile(

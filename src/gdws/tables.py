@@ -11,7 +11,7 @@ from gdws.bench import Timing
 from gdws.comparison import Comparison, Trial, interval, percent
 from gdws.demo import Row
 from gdws.export import Parity
-from gdws.plans import Plan
+from gdws.plans import Measured, Plan
 from gdws.structures import STRUCTURES
 
 
@@ -39,7 +39,8 @@ def plan(made: Plan) -> Table:
     """What becomes of each convolution."""
     table = _plain(f"{made.method}, {made.budget}")
     table.caption = "loss: predicted; next: what another structure would lose at this cost, in multiples of it"
-    for heading in ("convolution", "becomes", "MACs", "loss", "next"):
+    timed = made.measured is not None
+    for heading in ("convolution", "becomes", "MACs", *(["time"] if timed else []), "loss", "next"):
         table.add_column(heading, no_wrap=True)
     for layer in made.layers:
         replaced = layer.structure != "dense"
@@ -48,6 +49,7 @@ def plan(made: Plan) -> Table:
             layer.name,
             becomes,
             f"{layer.macs / layer.dense_macs:.2f}" if replaced else "",
+            *([f"{layer.seconds / layer.dense_seconds:.2f}" if layer.seconds and layer.dense_seconds else ""] if timed else []),
             f"{layer.loss:.1e}" if replaced else "",
             layer.reason.partition(",")[0] if replaced else "",
         )
@@ -57,6 +59,13 @@ def plan(made: Plan) -> Table:
 def left(made: Plan) -> str:
     """The plan's cost in a sentence."""
     return f"{made.macs:.3f} of the MACs and {made.parameters:.3f} of the weights that may be replaced are left"
+
+
+def measured(found: Measured) -> str:
+    """What a plan under a budget of time came to."""
+    where = f"{found.engine} {found.precision}, {found.threads} thread(s), batch {found.batch}, {found.device}"
+    dense = f"dense: {1e3 * found.dense_seconds:.2f} ms in {found.dense_engine}"
+    return f"{1 / found.latency:.2f}x measured, {1 / found.predicted:.2f}x predicted ({where}; {dense})"
 
 
 def accuracies(found: Comparison, title: str) -> Table:
