@@ -55,7 +55,7 @@ def main() -> None:
     example, calibration = train.images[:1].float() / 255, train.images[:100].float() / 255
     kinds = structures_named(options.structures)
 
-    networks: dict[str, nn.Module] = {"dense": model}
+    networks: dict[str, nn.Module] = {}
     speeds: dict[str, dict[str, object]] = {}
     for fraction in options.fractions:
         made = gdws.plan(model, train, gdws.Macs(fraction), structures=options.structures, cache=options.cache)
@@ -94,9 +94,9 @@ def main() -> None:
         accuracies = {
             label: percent(found.under(name, examples)) for label, examples in (("natural", NATURAL), ("robust", attack))
         }
-        rows.append({"network": name, **accuracies, **speeds.get(name, {})})
+        rows.append({"network": name, **accuracies, **speeds[name]})
         print(f"{name:12s} {accuracies['natural']:.2f} / {accuracies['robust']:.2f}")
-    names = list(networks)[1:]
+    names = list(networks)
     for by_macs, by_time_name in zip(names[::2], names[1::2], strict=True):
         for label in (NATURAL, attack):
             pair = paired(found.under(by_macs, label), found.under(by_time_name, label))

@@ -27,7 +27,7 @@ from gdws.structures import named
 from gdws.surgery import survey
 from gdws.timed import rounds
 
-FRACTIONS = (1.0, 0.8, 0.6, 0.45, 0.35)
+FRACTIONS = (1.0, 0.6, 0.4)
 
 
 class Residual(nn.Module):

@@ -18,9 +18,9 @@ from statistics import median
 import torch
 
 from gdws import models
-from gdws.engines import build
-from gdws.export import to_onnx, traced
-from gdws.runtimes import NodeTime, OnnxRuntime, OpenVino
+from gdws.engines import prepared, session
+from gdws.export import to_onnx
+from gdws.runtimes import NodeTime
 
 TURNS, WARMUP = 60, 10
 KINDS = ("depthwise", "convolution", "gather", "layout", "norm", "head", "outside", "all")
@@ -52,18 +52,18 @@ def main() -> None:
     for index, name in enumerate(options.models):
         model = models.resolve(name, options.weights if index == 0 else None)
         with tempfile.TemporaryDirectory() as folder:
-            program, file = traced(model, example), Path(folder, "model.onnx")
-            to_onnx(program, file, example)
-            plain = build(options.engine, program, file, example, 1, calibration)
-            session = build(options.engine, program, file, example, 1, calibration, profiled=True)
-        assert isinstance(session, OnnxRuntime | OpenVino)
+            file = Path(folder, "model.onnx")
+            to_onnx(model, file, example)
+            ready = prepared(options.engine, file, calibration, Path(folder))
+            plain = session(options.engine, ready, example, 1)
+            profiled = session(options.engine, ready, example, 1, profiled=True)
         whole = []
         for _ in range(TURNS):
-            session(example), plain(example)
+            profiled(example), plain(example)
             start = time.perf_counter()
             plain(example)
             whole.append(time.perf_counter() - start)
-        passes = session.passes()[WARMUP:]
+        passes = profiled.passes()[WARMUP:]
         names = dict.fromkeys(KINDS, 0.0)
         for position, node in enumerate(passes[0]):
             names[kind(node)] += median(nodes[position].seconds for nodes in passes)

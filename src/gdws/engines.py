@@ -7,10 +7,10 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.export import ExportedProgram
 
 from gdws.bench import bench
 from gdws.contract import unpack
@@ -78,45 +78,42 @@ def compile(
     if engine == "torch" and not traceable:
         raise GdwsError("the engine torch is for an nn.Module in float32: expected onnxruntime or openvino here")
     engines = [engine] if engine != "auto" else installed(precision if to_quantise else "float32", traceable)
+    built = {}
     with tempfile.TemporaryDirectory() as folder:
         program, file = None, Path(folder, "model.onnx") if isinstance(model, nn.Module) else Path(model)
         if isinstance(model, nn.Module):
             program = traced(model, example)
             if engines != ["torch"]:
                 to_onnx(program, file, example)
-        built = {
-            name: Compiled(
-                name, precision, threads, build(name, program, file, example, threads, calibration if to_quantise else None)
-            )
-            for name in engines
-        }
+        for name in engines:
+            if name == "torch":
+                assert program is not None
+                run: Callable[[Tensor], Tensor] = Packed(program, threads)
+            else:
+                run = session(name, prepared(name, file, calibration if to_quantise else None, Path(folder)), example, threads)
+            built[name] = Compiled(name, precision, threads, run)
     if len(built) == 1:
         return built[engines[0]]
     timings = bench(built, example, warmup=5, repeats=30)
     return built[min(timings, key=lambda name: timings[name].quartile)]
 
 
-def build(
-    engine: str,
-    program: ExportedProgram | None,
-    file: Path,
-    example: Tensor,
-    threads: int,
-    calibration: Tensor | None,
-    profiled: bool = False,
-) -> Packed | OnnxRuntime | OpenVino:
-    """A session of an engine on a traced program ("torch") or an ONNX file (the others), in int8 if there are images for it."""
-    if engine == "torch":
-        assert program is not None
-        return Packed(program, threads)
-    if engine == "openvino":
-        model = file if calibration is None else quantise_openvino(file, calibration)
-        return OpenVino(model, example, threads, profiled)
+def prepared(engine: str, file: Path, calibration: Tensor | None, folder: Path) -> Any:
+    """What a session of an engine reads: an ONNX file or, if there are images, its int8 form by the engine's own tool."""
     if calibration is None:
-        return OnnxRuntime(file, threads, profiled)
-    with tempfile.NamedTemporaryFile(suffix=".onnx") as int8:
-        quantise(file, int8.name, calibration)
-        return OnnxRuntime(Path(int8.name), threads, profiled)
+        return file
+    if engine == "openvino":
+        return quantise_openvino(file, calibration)
+    int8 = folder / "int8.onnx"
+    quantise(file, int8, calibration)
+    return int8
+
+
+def session(engine: str, model: Any, example: Tensor, threads: int, profiled: bool = False) -> OnnxRuntime | OpenVino:
+    """A session on what `prepared` gave."""
+    if engine == "openvino":
+        return OpenVino(model, example, threads, profiled)
+    return OnnxRuntime(model, threads, profiled)
 
 
 def installed(precision: str, traceable: bool) -> list[str]:

@@ -28,11 +28,13 @@ import torch
 from torch import Tensor, nn
 
 from gdws import cost
+from gdws.allocate import Floats
 from gdws.choices import Choice
-from gdws.engines import PACKAGES, PRECISIONS, build, installed
+from gdws.engines import PACKAGES, PRECISIONS, installed, prepared, session
 from gdws.errors import GdwsError
 from gdws.export import to_onnx, traced
 from gdws.files import write_atomically
+from gdws.prepack import Packed
 from gdws.profiling import layer_seconds, owners
 from gdws.progress import track
 from gdws.runtimes import NodeTime, OnnxRuntime, OpenVino, needed
@@ -195,7 +197,7 @@ def _measured(
     if not engines:
         raise GdwsError(f"the engine {target.engine} is not installed: expected it (pip install 'gdws[engines]')")
     assert target.threads is not None
-    plain: dict[str, Callable[[Tensor], Tensor]] = {}
+    plain: dict[tuple[str, int], Callable[[Tensor], Tensor]] = {}
     profiled: dict[tuple[str, int], OnnxRuntime | OpenVino] = {}
     names = []
     with tempfile.TemporaryDirectory() as folder:
@@ -204,55 +206,70 @@ def _measured(
             program = traced(mock(model, chosen), example)
             to_onnx(program, file, example)
             names.append(owners(needed("onnx").load(file).graph))
-            for engine in engines:
-                session = build(engine, program, file, example, target.threads, calibration, profiled=True)
-                assert isinstance(session, OnnxRuntime | OpenVino)
-                profiled[engine, index] = session
-            if index == 0:
-                plain = {name: build(name, program, file, example, target.threads, calibration) for name in wanted}
-    totals: dict[str, list[float]] = {name: [] for name in plain}
+            for engine in wanted if index == 0 else engines:
+                if engine == "torch":
+                    plain[engine, index] = Packed(program, target.threads)
+                    continue
+                ready = prepared(engine, file, calibration, Path(folder))
+                plain[engine, index] = session(engine, ready, example, target.threads)
+                if engine in engines:
+                    profiled[engine, index] = session(engine, ready, example, target.threads, profiled=True)
+    totals: dict[tuple[str, int], list[float]] = {key: [] for key in plain}
     for turn in track(range(WARMUP + TURNS), "timing"):
-        for session in profiled.values():
-            session(example), session(example)  # the first finds the caches full of another network's weights
-        for name, run in plain.items():
+        for watched in profiled.values():
+            watched(example), watched(example)  # the first finds the caches full of another network's weights
+        for key, run in plain.items():
             run(example)
             start = time.perf_counter()
             run(example)
             if turn >= WARMUP:
-                totals[name].append(time.perf_counter() - start)
-    seconds = {name: float(np.quantile(taken, 0.25)) for name, taken in totals.items()}
+                totals[key].append(time.perf_counter() - start)
+    seconds = {engine: float(np.quantile(taken, 0.25)) for (engine, index), taken in totals.items() if index == 0}
     fastest = min(seconds, key=lambda name: seconds[name])
     tables = {}
     for engine in engines:
-        passes = [profiled[engine, index].passes()[2 * WARMUP + 1 :: 2] for index in range(1 + len(grid))]
-        tables[engine] = _latencies(seconds[engine], passes, names, grid, [site.name for site in sites])
+        own = range(1 + len(grid))
+        passes = [profiled[engine, index].passes()[2 * WARMUP + 1 :: 2] for index in own]
+        whole = np.array([totals[engine, index] for index in own])
+        tables[engine] = _latencies(seconds[engine], whole, passes, names, grid, [site.name for site in sites])
     return Timetable(device_name(), target, (fastest, seconds[fastest]), tables)
 
 
 def _latencies(
     total: float,
+    whole: Floats,
     passes: list[list[list[NodeTime]]],
     names: Sequence[dict[str, set[str]]],
     grid: Sequence[Mapping[str, Choice]],
     layers: Sequence[str],
 ) -> Latencies:
-    """From the profiles [network][turn][node], the dense network first.
+    """From the seconds of whole passes (networks, turns) and profiles [network][turn][node], the dense network first.
 
     A machine that others use too is slow for seconds and then fast again. Within a turn it is much the same, so every time
     counts as a fraction of what the dense network took in that turn; the median over the turns is given in seconds again.
+
+    The nodes of a network are not all of its time. What its passes took beyond the prediction from its nodes (to start more
+    nodes, or to read what no cache holds) is shared out among the layers that were replaced: the prediction is then right for
+    every network of the grid.
     """
     dense_pass = np.array([sum(node.seconds for node in nodes) for nodes in passes[0]])
 
     def typical(taken: list[float]) -> float:
         return total * float(np.median(np.array(taken) / dense_pass))
 
-    found = [layer_seconds(own, owners, layers) for own, owners in zip(passes, names, strict=True)]
+    found = [
+        {layer: typical(taken) for layer, taken in layer_seconds(own, owners, layers).items()}
+        for own, owners in zip(passes, names, strict=True)
+    ]
+    dense = found[0]
     points: dict[str, dict[str, dict[int, float]]] = {layer: {} for layer in layers}
-    for chosen, taken in zip(grid, found[1:], strict=True):
+    for chosen, times, taken in zip(grid, found[1:], whole[1:], strict=True):
+        predicted = total + sum(times[layer] - dense[layer] for layer in chosen)
+        beyond = (total * float(np.median(taken / whole[0])) - predicted) / len(chosen)
         for layer, choice in chosen.items():
-            points[layer].setdefault(choice.structure.name, {})[choice.size] = typical(taken[layer])
+            points[layer].setdefault(choice.structure.name, {})[choice.size] = max(times[layer] + beyond, times[layer] / 2)
     rising = {layer: {kind: sorted(own.items()) for kind, own in kinds.items()} for layer, kinds in points.items()}
-    return Latencies(total, {layer: typical(taken) for layer, taken in found[0].items()}, rising)
+    return Latencies(total, dense, rising)
 
 
 def _grid(sites: Sequence[Site], structures: Sequence[Structure], statistics: Statistics) -> list[dict[str, Choice]]:
