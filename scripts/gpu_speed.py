@@ -1,9 +1,12 @@
 """Frames per second of networks on a GPU, library kernels only: docs/structures.md's table.
 
     python scripts/gpu_speed.py zoo:preactresnet18 FOLDER ... [--json OUT]
+    python scripts/gpu_speed.py --layers
 
-Each network runs as a CUDA graph, in its best of two layouts (NCHW and channels-last), cuDNN free to choose its kernels.
-float16 at batch 256, and float32 (TF32 off) at batch 1. The networks take turns; the median of their times is reported.
+Each network runs as a CUDA graph, in its best of three ways: NCHW, channels-last, and channels-last through torch.compile with
+frozen weights, which fuses what stands between convolutions. cuDNN is free to choose its kernels. float16 at batch 256, and
+float32 (TF32 off) at batch 1. The networks take turns; the median of their times is reported. --layers times single 3x3 layers
+of ResNet-18's shapes in float16 at batch 256 instead, dense and in the structures that are two plain convolutions.
 """
 
 from __future__ import annotations
@@ -11,13 +14,16 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
+from statistics import median
 
 import torch
 from torch import Tensor, nn
 
 from gdws import models
+from gdws.structures import STRUCTURES
 
 SETTINGS = {"float16, batch 256": (torch.float16, 256), "float32, batch 1": (torch.float32, 1)}
+WAYS = {"NCHW": torch.contiguous_format, "channels-last": torch.channels_last, "compiled": torch.channels_last}
 ROUNDS, REPLAYS = 30, 10
 
 
@@ -44,35 +50,66 @@ def seconds(graph: torch.cuda.CUDAGraph) -> float:
     return float(begin.elapsed_time(end)) / 1000 / REPLAYS
 
 
+def layers() -> None:
+    """Microseconds of one layer, by structure and fraction of its multiply-adds."""
+    for channels, height in ((64, 32), (128, 16), (256, 8), (512, 4)):
+        conv = nn.Conv2d(channels, channels, 3, padding=1, bias=False).to("cuda", torch.float16)
+        x = torch.rand(256, channels, height, height, device="cuda", dtype=torch.float16)
+        x = x.to(memory_format=torch.channels_last)
+
+        def taken(layer: nn.Module, x: Tensor = x) -> float:
+            graph = captured(layer.to(memory_format=torch.channels_last), x)  # type: ignore[call-overload]
+            return 1e6 * median(seconds(graph) for _ in range(15))
+
+        print(f"{channels}@{height} dense {taken(conv):.1f} us", flush=True)
+        for name in ("vertical", "horizontal", "project"):
+            structure, row = STRUCTURES[name], []
+            for share in (0.08, 0.15, 0.3, 0.5):
+                rank = max(8, round(share * conv.weight.numel() / structure.parameters(conv, 1) / 8) * 8)
+                layer = structure.blank(conv, (rank,))
+                for parameter in layer.parameters():
+                    nn.init.normal_(parameter, 0, 0.02)
+                row.append(f"{share:g} (rank {rank}) {taken(layer):.1f}")
+            print(f"  {name}: {', '.join(row)}", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("models", nargs="+")
+    parser.add_argument("models", nargs="*")
+    parser.add_argument("--layers", action="store_true")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     torch.backends.cudnn.benchmark = True
     torch.backends.cudnn.allow_tf32 = False
+    if options.layers:
+        with torch.inference_mode():
+            layers()
+        return
     rows = []
     for setting, (dtype, batch) in SETTINGS.items():
         graphs, alive = {}, []
         with torch.inference_mode():
             for name in options.models:
-                for layout in (torch.contiguous_format, torch.channels_last):
+                for way, layout in WAYS.items():
                     model = models.resolve(name).to("cuda", dtype).eval()
                     model.to(memory_format=layout)  # type: ignore[call-overload]
                     x = torch.rand(batch, 3, 32, 32, device="cuda", dtype=dtype).to(memory_format=layout)
-                    graphs[name, layout] = captured(model, x)
+                    if way == "compiled":
+                        torch._dynamo.reset()
+                        model.compile(options={"freezing": True})
+                    graphs[name, way] = captured(model, x)
                     alive += [model, x]  # a graph reads their memory and does not own it
-            taken: dict[tuple[str, torch.memory_format], list[float]] = {key: [] for key in graphs}
+            taken: dict[tuple[str, str], list[float]] = {key: [] for key in graphs}
             for _ in range(ROUNDS):
                 for key, graph in graphs.items():
                     taken[key].append(seconds(graph))
         medians = {key: sorted(times)[len(times) // 2] for key, times in taken.items()}
         first = min(time for (name, _), time in medians.items() if name == options.models[0])
         for name in options.models:
-            layout, time = min(((key[1], value) for key, value in medians.items() if key[0] == name), key=lambda item: item[1])
-            row = {"setting": setting, "model": name, "layout": str(layout), "ms": 1e3 * time, "fps": batch / time}
+            way, time = min(((key[1], value) for key, value in medians.items() if key[0] == name), key=lambda item: item[1])
+            row = {"setting": setting, "model": name, "way": way, "ms": 1e3 * time, "fps": batch / time}
             rows.append({**row, "ratio": first / time})
-            print(f"{setting:20s} {name:40s} {layout!s:24s} {1e3 * time:8.3f} ms {batch / time:10.0f} FPS {first / time:.2f}x")
+            print(f"{setting:20s} {name:40s} {way:14s} {1e3 * time:8.3f} ms {batch / time:10.0f} FPS {first / time:.2f}x")
     if options.json:
         record = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "rows": rows}
         options.json.write_text(json.dumps(record, indent=1))
