@@ -15,7 +15,7 @@ import torch
 from rich.console import Console
 from safetensors.torch import save_file
 
-from gdws import cli, data, models, zoo
+from gdws import cli, data, latency, models, zoo
 from gdws.errors import GdwsError
 
 
@@ -100,8 +100,9 @@ def test_export_and_bench_in_an_engine(run, tmp_path):
     assert "i.onnx, attacked itself" in str(judged)
 
 
-def test_compress_to_a_speed(run, tmp_path):
+def test_compress_to_a_speed(run, tmp_path, monkeypatch):
     """The line that a user types: what the speed costs, predicted and measured; or the best that can be had."""
+    monkeypatch.setattr(latency, "SHARES", (0.1, 0.4))
     options = ["--images", 24, "--eps", 0, "--structures", "vertical", "--engine", "onnxruntime", "--threads", 1]
     status, text = run("compress", "demo", "--out", "out", "--speedup", 1.2, *options, "--json", "c.json")
     assert status == 0, text
