@@ -52,7 +52,7 @@ def demo(images: int = 100, seed: int = 0) -> list[Row]:
             Row(
                 name,
                 evaluate(model, test).natural_percent,
-                evaluate(model, test.take(images, batch_size=50), PGD(), seed).robust_percent,
+                evaluate(model, test.take(images, batch_size=50), PGD(early_exit=True), seed).robust_percent,
                 cost.macs,
                 cost.parameters,
                 cost.size_mb,
