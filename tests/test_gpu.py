@@ -60,3 +60,41 @@ def test_attacks(norm, eps, step):
         attack(there, images, labels, generator)
     finally:
         torch.cuda.set_sync_debug_mode("default")
+
+
+def test_recordings_compute_what_the_function_does():
+    """Other values, the same shapes; another shape; weights that changed in place; running statistics once for each call."""
+    from gdws.graphs import Replay
+
+    layer = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8)).cuda()
+    expected = copy.deepcopy(layer)
+    recorded, generator = Replay(lambda x: (layer(x),)), torch.Generator("cuda").manual_seed(0)
+    with torch.no_grad():
+        for number in range(8):
+            x = torch.rand(4 + number % 2, 3, 9, 9, device="cuda", generator=generator)
+            if number == 6:
+                for model in (layer, expected):
+                    model[0].weight.mul_(2)
+            assert torch.allclose(recorded(x)[0], expected(x), rtol=1e-3, atol=1e-4), number
+    assert len(recorded.recordings) == 2
+    assert layer[1].num_batches_tracked == 8
+    assert torch.allclose(layer[1].running_var, expected[1].running_var, rtol=1e-3)
+
+
+def test_a_function_that_waits_for_the_device_is_not_recorded():
+    from gdws.graphs import Replay
+
+    waits = Replay(lambda x: (x * float(x.max()),))
+    x = torch.rand(5, device="cuda")
+    for _ in range(5):
+        assert torch.equal(waits(x)[0], x * x.max())
+    assert not waits.recordings
+
+
+@pytest.mark.parametrize(("norm", "eps", "step"), [("linf", 8 / 255, 2 / 255), ("l2", 0.5, 0.1), ("l1", 12.0, 2.0)])
+def test_recorded_attacks_break_what_plain_ones_break(norm, eps, step):
+    """Many steps and restarts, so that batches shrink and recordings are used, against the same attack on the CPU."""
+    model, test = models.embedded(), data.load("demo", "test").take(100)
+    attack = PGD(eps=eps, step=step, steps=20, norm=norm, restarts=3, early_exit=True)
+    here, there = evaluate(model, test, attack), evaluate(copy.deepcopy(model).cuda(), test, attack)
+    assert int((here.attacked != there.attacked).sum()) <= 3

@@ -52,6 +52,14 @@ class Dataset:
             batch_size=batch_size or self.batch_size,
         )
 
+    def split(self, count: int, seed: int = 0) -> tuple[Dataset, Dataset]:
+        g = torch.Generator().manual_seed(seed)
+        order = torch.randperm(len(self.images), generator=g)
+        held, rest = order[:count].sort().values, order[count:].sort().values
+        return replace(self, images=self.images[rest], labels=self.labels[rest]), replace(
+            self, images=self.images[held], labels=self.labels[held]
+        )
+
 
 def load(name: str, split: str) -> Dataset:
     """The `split` ("train" or "test") of the data called `name`. An npz file is its own split."""

@@ -15,28 +15,61 @@ from torch.nn import functional as F
 Move = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 """move(x, gradient, images, labels) -> the next x."""
 
+Advance = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, ...]]
+"""advance(x, images, labels) -> the next x, and which x (B,) the model decided rightly."""
 
-def ascend(model: nn.Module, images: Tensor, labels: Tensor, start: Tensor, steps: int, move: Move, early_exit: bool) -> Tensor:
-    """The points reached from `start` after `steps` moves, or where the model first went wrong with early_exit."""
-    if not early_exit:
-        x = start
-        for _ in range(steps):
-            x = move(x, loss_gradient(model, x, labels)[1], images, labels)
-        return x
-    result, x, index = start.clone(), start, torch.arange(len(start), device=start.device)
-    for number in range(steps):
+
+def advance(model: nn.Module, move: Move) -> Advance:
+    """One step of an attack on this model. labels are classes (B,), or probabilities (B, classes) to be moved away from."""
+
+    def step(x: Tensor, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         logits, gradient = loss_gradient(model, x, labels)
-        right = logits.argmax(1) == labels
-        x = torch.where(right.view(-1, 1, 1, 1), move(x, gradient, images, labels), x)
+        truth = labels if labels.ndim == 1 else labels.argmax(1)
+        return move(x, gradient, images, labels), logits.argmax(1) == truth
+
+    return step
+
+
+def ascend(step: Advance, images: Tensor, labels: Tensor, start: Tensor, steps: int) -> Tensor:
+    """The points reached from `start` after all the steps."""
+    x = start
+    for _ in range(steps):
+        x = step(x, images, labels)[0]
+    return x.clone()
+
+
+def ascend_until_wrong(step: Advance, images: Tensor, labels: Tensor, start: Tensor, steps: int, grain: int = 1) -> Tensor:
+    """The points reached from `start` after all the steps, or where the model first went wrong.
+
+    Batches have a multiple of `grain` images: few sizes, and for each of them a recording serves again and again.
+    """
+    result, count = start.clone(), len(start)
+    index = _filled(torch.arange(count, device=start.device), grain)
+    x, images, labels = start[index], images[index], labels[index]
+    for number in range(steps):
+        moved, right = step(x, images, labels)
+        x = torch.where(right.view(-1, 1, 1, 1), moved, x)
         if number & (number + 1) == 0:  # one less than a power of two
-            left = right.nonzero().squeeze(1)
-            if len(left) < len(x):
-                result[index] = x
-                x, images, labels, index = x[left], images[left], labels[left], index[left]
-                if len(left) == 0:
-                    break
-    result[index] = x
+            left = right[:count].nonzero().squeeze(1)
+            if len(left) == 0:
+                break
+            kept = _filled(left, grain)
+            if len(kept) < len(x):
+                result[index[:count]] = x[:count]
+                count = len(left)
+                x, images, labels, index = x[kept], images[kept], labels[kept], index[kept]
+    result[index[:count]] = x[:count]
     return result
+
+
+def grain_of(images: Tensor) -> int:
+    """Batches shrink by eighths on a GPU, where recordings pay, and by single images elsewhere."""
+    return -(-len(images) // 8) if images.is_cuda else 1
+
+
+def _filled(index: Tensor, grain: int) -> Tensor:
+    """The index, and its first entry again and again up to a multiple of `grain`."""
+    return torch.cat([index, index[:1].expand(-len(index) % grain)])
 
 
 def loss_gradient(model: nn.Module, x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:

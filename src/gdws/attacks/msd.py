@@ -8,10 +8,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gdws.attacks.ascent import ascend, standing
+from gdws.attacks.ascent import Advance, advance, ascend, ascend_until_wrong, grain_of, standing
 from gdws.attacks.balls import BALLS, ball
 from gdws.attacks.base import pixels
 from gdws.errors import GdwsError
+from gdws.graphs import Replay
 
 
 @dataclass(frozen=True)
@@ -43,10 +44,25 @@ class MSD:
     @torch.no_grad()
     def __call__(self, model: nn.Module, images: Tensor, labels: Tensor, generator: torch.Generator) -> Tensor:
         """The attacked images. images (B, C, H, W) in [0, 1], labels (B,); the generator is not used."""
+        step = Replay(self.advance(model))
+        if not self.early_exit:
+            return ascend(step, images, labels, images, self.steps)
+        attacked, active = images.clone(), standing(model, images, labels)
+        if len(active):
+            start, truth = images[active], labels[active]
+            attacked[active] = ascend_until_wrong(step, start, truth, start, self.steps, grain_of(images))
+        return attacked
+
+    def start(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        """The images themselves."""
+        return images
+
+    def advance(self, model: nn.Module) -> Advance:
+        """One step: a backward pass, and a forward pass for each norm."""
         regions = [ball(norm, eps) for norm, eps in zip(BALLS, self.eps, strict=True)]
 
         def move(x: Tensor, gradient: Tensor, images: Tensor, labels: Tensor) -> Tensor:
-            worst, damage = x, torch.full(labels.shape, -torch.inf, dtype=x.dtype, device=x.device)
+            worst, damage = x, x.new_full((len(x),), -torch.inf)
             for region, length in zip(regions, self.step, strict=True):
                 candidate = region.project(region.step(x, gradient, length), images)
                 loss = F.cross_entropy(model(candidate), labels, reduction="none")
@@ -54,9 +70,4 @@ class MSD:
                 damage = torch.maximum(loss, damage)
             return worst
 
-        attacked = images.clone()
-        active = standing(model, images, labels) if self.early_exit else torch.arange(len(images), device=images.device)
-        if len(active):
-            start = images[active]
-            attacked[active] = ascend(model, start, labels[active], start, self.steps, move, self.early_exit)
-        return attacked
+        return advance(model, move)

@@ -8,10 +8,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gdws.attacks.ascent import ascend, standing
+from gdws.attacks.ascent import Advance, advance, ascend, ascend_until_wrong, grain_of, standing
 from gdws.attacks.balls import BALLS, ball
 from gdws.attacks.base import NAMES, pixels
 from gdws.errors import GdwsError
+from gdws.graphs import Replay
 
 
 @dataclass(frozen=True)
@@ -53,20 +54,19 @@ class PGD:
     @torch.no_grad()
     def __call__(self, model: nn.Module, images: Tensor, labels: Tensor, generator: torch.Generator) -> Tensor:
         """The attacked images. images (B, C, H, W) in [0, 1], labels (B,); generator on the images' device or the CPU."""
-        region = ball(self.norm, self.eps)
-
-        def move(x: Tensor, gradient: Tensor, images: Tensor, labels: Tensor) -> Tensor:
-            return region.project(region.step(x, gradient, self.step), images)
-
+        step, grain = Replay(self.advance(model)), grain_of(images)
         active = standing(model, images, labels) if self.early_exit else torch.arange(len(images), device=images.device)
         worst = images.clone()
         damage = torch.full(labels.shape, -torch.inf, dtype=images.dtype, device=images.device)
         for _ in range(self.restarts):
-            start = region.random(images, generator)
+            start = self.start(images, generator)
             if len(active) == 0:
                 continue
             truth = labels[active]
-            x = ascend(model, images[active], truth, start[active], self.steps, move, self.early_exit)
+            if self.early_exit:
+                x = ascend_until_wrong(step, images[active], truth, start[active], self.steps, grain)
+            else:
+                x = ascend(step, images, labels, start, self.steps)
             if self.restarts == 1:
                 worst[active] = x
                 continue
@@ -79,3 +79,16 @@ class PGD:
             if self.early_exit:
                 active = active[~wrong]
         return worst
+
+    def start(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        """A random point of each image's ball."""
+        return ball(self.norm, self.eps).random(images, generator)
+
+    def advance(self, model: nn.Module) -> Advance:
+        """One step, without randomness."""
+        region = ball(self.norm, self.eps)
+
+        def move(x: Tensor, gradient: Tensor, images: Tensor, labels: Tensor) -> Tensor:
+            return region.project(region.step(x, gradient, self.step), images)
+
+        return advance(model, move)

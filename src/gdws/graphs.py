@@ -1,0 +1,59 @@
+"""CUDA graphs: a function of tensors that is recorded once for the shapes it sees, and then replayed by one launch.
+
+A small network on a large GPU waits for Python: hundreds of launches a pass, each longer than its kernel. A replay has one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Tensors = tuple[Tensor, ...]
+
+
+class Replay:
+    """The function itself, and on a CUDA device, from the third call with inputs of the same shapes on, a recording of it.
+
+    The function may update tensors in place that live as long as this object, such as weights and running statistics, but it
+    must not depend on anything else that changes. What it returns is valid until the next call. One that cannot be recorded,
+    since it waits for the device, runs as it is.
+    """
+
+    def __init__(self, function: Callable[..., Tensors]) -> None:
+        self.function = function
+        self.calls: dict[tuple[tuple[torch.Size, torch.dtype], ...], int] = {}
+        self.recordings: dict[tuple[tuple[torch.Size, torch.dtype], ...], tuple[torch.cuda.CUDAGraph, Tensors, Tensors]] = {}
+        self.pool: Any = None
+        self.recordable = True
+
+    def __call__(self, *inputs: Tensor) -> Tensors:
+        if not inputs[0].is_cuda or not self.recordable:
+            return self.function(*inputs)
+        key = tuple((value.shape, value.dtype) for value in inputs)
+        self.calls[key] = self.calls.get(key, 0) + 1
+        if self.calls[key] <= 2:  # libraries choose kernels and take their memory on the first calls
+            return self.function(*inputs)
+        if key not in self.recordings and not self._record(key, inputs):
+            return self.function(*inputs)
+        graph, own, outputs = self.recordings[key]
+        for mine, given in zip(own, inputs, strict=True):
+            mine.copy_(given)
+        graph.replay()
+        return outputs
+
+    def _record(self, key: tuple[tuple[torch.Size, torch.dtype], ...], inputs: Tensors) -> bool:
+        """Whether it could be done. Recording computes nothing."""
+        own = tuple(value.detach().clone() for value in inputs)
+        graph = torch.cuda.CUDAGraph()
+        self.pool = self.pool or torch.cuda.graph_pool_handle()
+        try:
+            with torch.cuda.graph(graph, pool=self.pool):
+                outputs = self.function(*own)
+        except RuntimeError:
+            self.recordable = False
+            return False
+        self.recordings[key] = graph, own, outputs
+        return True

@@ -1,0 +1,157 @@
+"""One step of adversarial training: attack a batch in eval mode, descend on the attacked images in train mode.
+
+Nothing in a step waits for the device, and on a GPU both halves are CUDA graphs. Its random numbers come from a generator that
+the seed, the epoch and the step determine: a training that was cut goes on exactly as it would have gone, and the global
+generator is never touched.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+from torch import distributed as dist
+
+from gdws.attacks.ascent import ascend
+from gdws.augment import crop_and_flip
+from gdws.batchnorm import join
+from gdws.contract import placement
+from gdws.data import Dataset
+from gdws.errors import GdwsError
+from gdws.graphs import Replay
+from gdws.objectives import Objective
+from gdws.ranks import Ranks
+from gdws.recipes import Recipe
+from gdws.schedules import schedule
+
+
+class Learner:
+    """A network in training, its running average, and the optimiser's memory.
+
+    model     trained in place; on a GPU in channels-last order.
+    averaged  a copy that follows it, in eval mode: what is judged and kept.
+    """
+
+    def __init__(self, model: nn.Module, data: Dataset, recipe: Recipe, objective: Objective, ranks: Ranks) -> None:
+        self.device, _ = placement(model)
+        self.model, self.recipe, self.objective, self.ranks = model, recipe, objective, ranks
+        self.batch = min(recipe.batch, len(data.images))
+        if self.batch % ranks.world:
+            raise GdwsError(f"batches of {self.batch} images for {ranks.world} processes: expected a multiple of the latter")
+        self.steps = len(data.images) // self.batch
+        self.images, self.labels = data.images.to(self.device), data.labels.to(self.device)
+        self.layout = torch.channels_last if self.device.type == "cuda" else torch.contiguous_format
+        model.to(memory_format=self.layout)  # type: ignore[call-overload]
+        if ranks.world > 1:
+            join(model)
+        self.averaged = copy.deepcopy(model).eval()
+        self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        if not self.parameters:
+            raise GdwsError("no parameter of the model requires a gradient: expected something to train")
+        self.optimizer = torch.optim.SGD(
+            self.parameters,
+            recipe.rate,
+            momentum=0.9,
+            nesterov=True,
+            weight_decay=recipe.weight_decay,
+            fused=self.device.type == "cuda",
+        )
+        self.schedule = schedule(recipe.schedule, recipe.rate, recipe.epochs)
+        # Processes talk to each other within a step, which a graph may not record.
+        alone = ranks.world == 1
+        self.attack = Replay(self._attack) if alone else self._attack
+        self.gradients = Replay(self._gradients) if alone else self._gradients
+        self.done, self.ordered, self.order = 0, -1, torch.empty(0)
+
+    def step(self, epoch: int, number: int) -> tuple[float, Tensor]:
+        """Step `number` of epoch `epoch`, both from 0: the learning rate, and (sum of losses, attacked images right)."""
+        images, start, labels = self._drawn(epoch, number)
+        (attacked,) = self.attack(start, images, labels)
+        found, *gradients = self.gradients(attacked, images, labels)
+        if self.ranks.world > 1:
+            found, *gradients = _summed([found, *gradients])
+        for parameter, gradient in zip(self.parameters, gradients, strict=True):
+            parameter.grad = gradient
+        rate = self.schedule.rate(epoch + number / self.steps)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self.optimizer.step()
+        self.done = epoch * self.steps + number + 1
+        self._follow()
+        return rate, found
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything that the next step starts from."""
+        momentum = {str(i): self.optimizer.state[p]["momentum_buffer"] for i, p in enumerate(self.parameters)}
+        parts = {"model": self.model.state_dict(), "averaged": self.averaged.state_dict(), "momentum": momentum}
+        return {f"{part}.{name}": value for part, values in parts.items() for name, value in values.items()}
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        """Go on from what `tensors` gave."""
+
+        def part(prefix: str) -> dict[str, Tensor]:
+            return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+
+        self.model.load_state_dict(part("model."))
+        self.averaged.load_state_dict(part("averaged."))
+        for number, value in part("momentum.").items():
+            parameter = self.parameters[int(number)]
+            self.optimizer.state[parameter]["momentum_buffer"] = torch.empty_like(parameter).copy_(value)
+
+    def rounded(self) -> torch.autocast:
+        """The precision of the passes."""
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.recipe.precision == "bfloat16")
+
+    def _drawn(self, epoch: int, number: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Images, points near them and labels: this process's part of what all of them draw alike."""
+        if self.ordered != epoch:
+            self.ordered = epoch
+            self.order = torch.randperm(len(self.images), generator=self._generator("order", epoch), device=self.device)
+        generator = self._generator("batch", epoch, number)
+        picked = self.order[number * self.batch : (number + 1) * self.batch]
+        images = crop_and_flip(self.images[picked], generator, flip=self.recipe.flip).float() / 255
+        start = self.recipe.attack.start(images, generator)
+        share = self.batch // self.ranks.world
+        own = slice(self.ranks.rank * share, (self.ranks.rank + 1) * share)
+        laid_out = [value[own].contiguous(memory_format=self.layout) for value in (images, start)]
+        return laid_out[0], laid_out[1], self.labels[picked][own]
+
+    def _generator(self, *words: str | int) -> torch.Generator:
+        digest = hashlib.blake2b(repr((self.recipe.seed, *words)).encode(), digest_size=7).digest()
+        return torch.Generator(self.device).manual_seed(int.from_bytes(digest, "little"))
+
+    def _attack(self, start: Tensor, images: Tensor, labels: Tensor) -> tuple[Tensor]:
+        self.model.eval()
+        with torch.no_grad(), self.rounded():
+            goal = self.objective.goal(self.model, images, labels)
+            return (ascend(self.recipe.attack.advance(self.model), images, goal, start, self.recipe.attack.steps),)
+
+    def _gradients(self, attacked: Tensor, images: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
+        """(sum of the losses, number right) and the gradients of the mean loss of the whole batch."""
+        self.model.train()
+        with torch.enable_grad(), self.rounded():
+            losses, logits = self.objective.losses(self.model, attacked, images, labels)
+        gradients = torch.autograd.grad(losses.sum() / self.batch, self.parameters)
+        right = (logits.argmax(1) == labels).sum()
+        return torch.stack([losses.detach().sum(), right.float()]), *gradients
+
+    @torch.no_grad()
+    def _follow(self) -> None:
+        """Move the average. It never remembers more than the last tenth of the training so far."""
+        weight = max(1 - self.recipe.average, 10 / (9 + self.done)) if self.recipe.average else 1.0
+        mine, theirs = self.averaged.state_dict(), self.model.state_dict()
+        for name, value in mine.items():
+            if value.is_floating_point():
+                value.lerp_(theirs[name], weight)
+            else:
+                value.copy_(theirs[name])
+
+
+def _summed(tensors: list[Tensor]) -> list[Tensor]:
+    """The sums over the processes, sent as one."""
+    flat = torch.cat([value.float().flatten() for value in tensors])
+    dist.all_reduce(flat)
+    return [part.view_as(value) for part, value in zip(flat.split([v.numel() for v in tensors]), tensors, strict=True)]

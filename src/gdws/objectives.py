@@ -1,0 +1,70 @@
+"""What adversarial training minimises: a loss for each attacked image, and what its attack moves away from.
+
+p(x) are the model's probabilities, y the label, x an image and x' the attacked one.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+class Objective(ABC):
+    """`goal` is asked in eval mode, before the attack; `losses` in train mode, after it."""
+
+    def goal(self, model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
+        """What the attack raises the cross-entropy to: classes (B,) or probabilities (B, classes)."""
+        return labels
+
+    @abstractmethod
+    def losses(self, model: nn.Module, attacked: Tensor, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """(B,) losses, and the logits (B, classes) of the attacked images."""
+
+
+class Robust(Objective):
+    """-log p_y(x') (Madry et al. 2018)."""
+
+    def losses(self, model: nn.Module, attacked: Tensor, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        logits = model(attacked)
+        return F.cross_entropy(logits, labels, reduction="none"), logits
+
+
+@dataclass(frozen=True)
+class Trades(Objective):
+    """-log p_y(x) + weight KL(p(x) || p(x')), attacked on the second term (Zhang et al. 2019).
+
+    KL(p(x) || .) and the cross-entropy to p(x) differ by a constant: to the attack they are the same.
+    """
+
+    weight: float = 6.0
+
+    def goal(self, model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
+        with torch.no_grad():
+            probabilities: Tensor = model(images).float().softmax(1)
+        return probabilities
+
+    def losses(self, model: nn.Module, attacked: Tensor, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        natural, logits = model(torch.cat([images, attacked])).float().chunk(2)  # one batch: one set of batch statistics
+        return F.cross_entropy(natural, labels, reduction="none") + self.weight * divergence(natural, logits), logits
+
+
+@dataclass(frozen=True)
+class Taught(Objective):
+    """KL(q(x') || p(x')), q being a teacher's probabilities of the same attacked image: decide as the original did."""
+
+    teacher: nn.Module
+
+    def losses(self, model: nn.Module, attacked: Tensor, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        logits = model(attacked).float()
+        with torch.no_grad():
+            taught = self.teacher(attacked).float()
+        return divergence(taught, logits), logits
+
+
+def divergence(p: Tensor, q: Tensor) -> Tensor:
+    """KL(softmax p || softmax q) (B,) of logits (B, classes)."""
+    return F.kl_div(q.log_softmax(1), p.log_softmax(1), reduction="none", log_target=True).sum(1)

@@ -1,0 +1,84 @@
+"""How a network is trained, as one record that can be kept beside it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from gdws.attacks import MSD, PGD
+from gdws.errors import GdwsError
+from gdws.objectives import Objective, Robust, Trades
+from gdws.schedules import SCHEDULES
+
+OBJECTIVES: dict[str, type[Objective]] = {"robust": Robust, "trades": Trades}
+PRECISIONS = ("float32", "bfloat16")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """SGD with momentum 0.9 (Nesterov) on attacked images.
+
+    batch         images a step, of all processes together.
+    rate          the highest learning rate, and `schedule` how it changes.
+    attack        how the images are attacked; without early exit.
+    loss          robust or trades.
+    flip          mirror images at random, beside the random crops. Digits should not be.
+    average       every step moves the averaged weights by 1 - average towards the trained ones; they are what is kept.
+                  0 keeps the trained ones.
+    precision     of the passes: bfloat16 on a GPU is about twice as fast. Weights and validation are float32 always.
+    held          images of the training split that choose the best epoch and are not trained on (Rice et al. 2020).
+    patience      end after so many epochs without a better one; None goes through all.
+    """
+
+    epochs: int = 30
+    batch: int = 256
+    rate: float = 0.2
+    schedule: str = "one-cycle"
+    weight_decay: float = 5e-4
+    attack: PGD | MSD = field(default_factory=lambda: PGD(steps=7))
+    loss: str = "robust"
+    flip: bool = True
+    average: float = 0.999
+    precision: str = "float32"
+    held: int = 1000
+    patience: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        known = {"schedule": tuple(SCHEDULES), "loss": tuple(OBJECTIVES), "precision": PRECISIONS}
+        for name, choices in known.items():
+            if getattr(self, name) not in choices:
+                raise GdwsError(f"{name} is {getattr(self, name)!r}: expected one of {', '.join(choices)}")
+        if min(self.epochs, self.batch, self.held) < 1 or self.rate <= 0 or self.weight_decay < 0:
+            raise GdwsError(
+                f"a recipe has epochs={self.epochs}, batch={self.batch}, held={self.held}, rate={self.rate}, "
+                f"weight_decay={self.weight_decay}: expected whole numbers from 1, a rate > 0 and a decay >= 0"
+            )
+        if not 0 <= self.average < 1 or (self.patience is not None and self.patience < 1):
+            raise GdwsError(
+                f"a recipe has average={self.average}, patience={self.patience}: expected 0 <= average < 1 and a patience "
+                "of at least 1 epoch"
+            )
+        if self.attack.early_exit:
+            raise GdwsError(f"training attacks with {self.attack} and early exit: expected all its steps on all images")
+
+    def record(self) -> dict[str, Any]:
+        return asdict(self) | {"attack": {"kind": type(self.attack).__name__, **asdict(self.attack)}}
+
+
+RECIPES = {
+    "fast": Recipe(),
+    "paper-cifar10": Recipe(epochs=200, batch=128, rate=0.1, schedule="steps", average=0),
+    "paper-lightweight": Recipe(epochs=200, batch=128, rate=0.1, schedule="steps", weight_decay=2e-4, average=0),
+    "paper-svhn": Recipe(epochs=200, batch=128, rate=0.01, schedule="steps", average=0, flip=False),
+    "union": Recipe(epochs=50, batch=128, rate=0.1, attack=MSD(steps=50)),
+    "tune": Recipe(epochs=10, batch=128, rate=0.01),
+}
+"""`fast` is ours; the paper's, after its appendix; `union` for table 5, with Maini et al.'s attack; ten epochs of tuning."""
+
+
+def recipe(name: str) -> Recipe:
+    """The recipe of this name."""
+    if name not in RECIPES:
+        raise GdwsError(f"unknown recipe {name!r}: expected one of {', '.join(RECIPES)}")
+    return RECIPES[name]

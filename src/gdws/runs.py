@@ -1,0 +1,111 @@
+"""The folder of a training: what is needed to go on after it was cut, its log, and the best weights so far.
+
+checkpoint.safetensors   everything that the next epoch starts from, written whole or not at all
+log.jsonl                a line for each epoch
+model.safetensors        the weights of the best epoch so far
+tensorboard/             the log once more, where tensorboard is installed
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from gdws.errors import GdwsError
+from gdws.files import write_atomically
+from gdws.storage import read_weights
+
+FORMAT = "gdws training 1"
+
+
+class Run:
+    """`identity` is what a training must have in common with the one that it continues: recipe, data, network.
+
+    Of several processes only the first `writes`; all read.
+    """
+
+    def __init__(self, folder: Path, identity: dict[str, Any], resume: bool, writes: bool = True) -> None:
+        self.folder, self.identity, self.writes = folder, json.loads(json.dumps(identity)), writes
+        self.checkpoint, self.log, self.best = (
+            folder / name for name in ("checkpoint.safetensors", "log.jsonl", "model.safetensors")
+        )
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise GdwsError(
+                f"cannot write to {folder}: {error.strerror or error}, expected a folder for the training"
+            ) from None
+        if self.checkpoint.exists() and not resume:
+            raise GdwsError(f"{folder} holds a training: expected another folder, or to continue that one (--resume)")
+        self.board = _board(folder / "tensorboard") if writes else None
+
+    def continued(self) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
+        """The state and tensors of the last checkpoint, if there is one; lines of the log that are younger are dropped."""
+        if not self.checkpoint.exists():
+            if self.writes:
+                self.log.unlink(missing_ok=True)
+            return None
+        try:
+            with safe_open(self.checkpoint, "pt") as file:
+                kept = json.loads((file.metadata() or {})["gdws"])
+            if kept["format"] != FORMAT:
+                raise KeyError("format")
+        except (SafetensorError, OSError, ValueError, KeyError) as error:
+            raise GdwsError(f"{self.checkpoint} cannot be read ({error}): expected a checkpoint of gdws train") from None
+        changed = [
+            name
+            for name in sorted(self.identity.keys() | kept["identity"].keys())
+            if self.identity.get(name) != kept["identity"].get(name)
+        ]
+        if changed:
+            was, now = ([identity.get(name) for name in changed] for identity in (kept["identity"], self.identity))
+            raise GdwsError(f"{self.folder} was trained with other {', '.join(changed)} ({now} now): expected {was}")
+        if self.writes:
+            write_atomically(self.log, "".join(json.dumps(line) + "\n" for line in kept["state"]["history"]))
+        return kept["state"], read_weights(self.checkpoint)
+
+    def keep(self, state: dict[str, Any], tensors: Mapping[str, Tensor]) -> None:
+        """Write a checkpoint."""
+        if not self.writes:
+            return
+        record = json.dumps({"format": FORMAT, "identity": self.identity, "state": state})
+        write_atomically(self.checkpoint, save(_plain(tensors), {"gdws": record}))
+
+    def keep_best(self, tensors: Mapping[str, Tensor]) -> None:
+        """Write the weights of the best epoch so far."""
+        if self.writes:
+            write_atomically(self.best, save(_plain(tensors)))
+
+    def write(self, line: dict[str, Any]) -> None:
+        """Add an epoch to the log."""
+        if not self.writes:
+            return
+        try:
+            with self.log.open("a") as file:
+                file.write(json.dumps(line) + "\n")
+        except OSError as error:
+            raise GdwsError(f"cannot write {self.log}: {error.strerror or error}") from None
+        if self.board is not None:
+            for name, value in line.items():
+                if isinstance(value, float):
+                    self.board.add_scalar(name, value, line["epoch"])
+            self.board.flush()
+
+
+def _plain(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
+
+
+def _board(folder: Path) -> Any:
+    if importlib.util.find_spec("tensorboard") is None:
+        return None
+    from torch.utils.tensorboard import SummaryWriter
+
+    return SummaryWriter(folder)

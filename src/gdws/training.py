@@ -1,0 +1,170 @@
+"""Adversarial training: epochs, images held back that choose the best of them, and a folder that keeps it all."""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gdws.attacks import MSD, PGD
+from gdws.comparison import percent
+from gdws.contract import check_differentiable, checked_logits, evaluating, full_precision, placement
+from gdws.data import Dataset
+from gdws.errors import GdwsError
+from gdws.learner import Learner
+from gdws.ledger import data_hash
+from gdws.objectives import Objective
+from gdws.paired import paired
+from gdws.progress import note, track
+from gdws.protocol import random_starts
+from gdws.ranks import ALONE, Ranks
+from gdws.recipes import OBJECTIVES, Recipe
+from gdws.runs import Run
+from gdws.storage import load_weights, read_weights
+
+
+@dataclass(frozen=True)
+class Trained:
+    """The network of the best epoch, in eval mode, and a line for each epoch."""
+
+    model: nn.Module
+    history: list[dict[str, Any]]
+
+    @property
+    def best(self) -> dict[str, Any]:
+        return max(self.history, key=lambda line: float(line["robust"]))
+
+
+def train(
+    model: nn.Module,
+    data: Dataset,
+    recipe: Recipe,
+    folder: Path,
+    *,
+    objective: Objective | None = None,
+    resume: bool = False,
+    ranks: Ranks = ALONE,
+    checkpoint_seconds: float = 60,
+) -> Trained:
+    """Train a copy of the model on its device: the parameters that require gradients, and the running statistics.
+
+    data is the training split, of which recipe.held images choose the best epoch. objective stands in the place of
+    recipe.loss. The folder (see gdws.runs) gets a checkpoint after an epoch, but not more often than every
+    checkpoint_seconds, and `resume` continues from it. ranks: of several processes that share each batch, with the same
+    arguments.
+    """
+    if len(data.images) <= recipe.held:
+        raise GdwsError(f"{data.name} has {len(data.images)} images: expected more than the {recipe.held} that are held back")
+    rest, held = data.split(recipe.held, recipe.seed)
+    check_trainable(model, data)
+    run = Run(folder, {"recipe": recipe.record(), "data": data_hash(data.images, data.labels)}, resume, ranks.first())
+    learner = Learner(copy.deepcopy(model), rest, recipe, objective or OBJECTIVES[recipe.loss](), ranks)
+    history: list[dict[str, Any]] = []
+    kept = run.continued() if resume else None
+    if kept is not None:
+        history = kept[0]["history"]
+        learner.restore(kept[1])
+    saved = time.monotonic()
+    for line in () if _impatient(history, recipe.patience) else _epochs(learner, held, len(history)):
+        better = not history or line["robust"] > max(past["robust"] for past in history)
+        history.append(line)
+        run.write(line)
+        if better:
+            run.keep_best(learner.averaged.state_dict())
+        impatient = _impatient(history, recipe.patience)
+        if impatient or line["epoch"] == recipe.epochs or time.monotonic() - saved > checkpoint_seconds:
+            run.keep({"history": history}, learner.tensors())
+            saved = time.monotonic()
+        if impatient:
+            break
+    ranks.wait()
+    trained = copy.deepcopy(model).eval()
+    load_weights(trained, read_weights(run.best), str(run.best))
+    return Trained(trained, history)
+
+
+def check_trainable(model: nn.Module, data: Dataset) -> None:
+    """Refuse what could not be trained on this data, before hours are spent: classes, gradients, memory."""
+    (images, labels), (device, dtype) = next(iter(data.take(2))), placement(model)
+    if dtype != torch.float32:
+        raise GdwsError(f"the model is {dtype}: expected float32 to be trained (the recipe's precision rounds the passes)")
+    with evaluating(model):
+        checked_logits(model, images.to(device), data.labels.max().repeat(len(labels)))
+        check_differentiable(model, images[:1].to(device))
+
+
+class Rounded(nn.Module):
+    """A network in the precision of a training's passes."""
+
+    def __init__(self, model: nn.Module, learner: Learner) -> None:
+        super().__init__()
+        self.model, self.learner = model, learner
+
+    def forward(self, x: Tensor) -> Tensor:
+        with self.learner.rounded():
+            logits: Tensor = self.model(x)
+        return logits.float()
+
+
+def validate(learner: Learner, held: Dataset) -> dict[str, float]:
+    """Natural and robust accuracy of the averaged network in per cent, in float32, under at least ten of the attack's steps.
+
+    Where the passes of the training are rounded, the attack is made once more with such passes and judged in float32: if it
+    finds less, the training may be hiding its gradients from itself. `rounding` is the p-value of that (McNemar, two-sided).
+    """
+    recipe, model, ranks = learner.recipe, learner.averaged, learner.ranks
+    attack: PGD | MSD = replace(recipe.attack, steps=max(10, recipe.attack.steps))
+    makers = {"robust": model}
+    if recipe.precision != "float32":
+        makers["robust_rounded"] = Rounded(model, learner)
+    rows = []
+    for number, (images, labels) in enumerate(held.take(None, 250)):
+        right = torch.zeros(1 + len(makers), len(labels), dtype=torch.uint8)
+        if ranks.owns(number):
+            x, y = images.to(learner.device, memory_format=learner.layout), labels.to(learner.device)
+            with full_precision(), torch.no_grad():
+                attacked = [attack(maker, x, y, random_starts(attack, recipe.seed, number)) for maker in makers.values()]
+                decided = [model(tried).argmax(1) == y for tried in (x, *attacked)]
+            right = torch.stack([decided[0], *(decided[0] & other for other in decided[1:])]).to(torch.uint8).cpu()
+        rows.append(right)
+    natural, robust, *rounded = ranks.merged(torch.cat(rows, 1)).bool()
+    found = {"natural": percent(natural), "robust": percent(robust)}
+    if rounded:
+        found |= {"robust_rounded": percent(rounded[0]), "rounding": paired(robust, rounded[0]).p_value}
+    return found
+
+
+def _epochs(learner: Learner, held: Dataset, first: int) -> Iterator[dict[str, Any]]:
+    """A line for each epoch from number `first` on, as it is done. Seconds are those of the steps, without validation."""
+    epochs, begun, totals = learner.recipe.epochs, time.monotonic(), torch.zeros(2, device=learner.device)
+    schedule = ((epoch, step) for epoch in range(first, epochs) for step in range(learner.steps))
+    for epoch, step in track(schedule, "training", (epochs - first) * learner.steps):
+        rate, found = learner.step(epoch, step)
+        totals += found
+        if step + 1 < learner.steps:
+            continue
+        images = learner.steps * learner.batch
+        loss, right = (totals / images).tolist()  # waits for the device
+        seconds = time.monotonic() - begun
+        if not math.isfinite(loss):
+            raise GdwsError(f"the loss is {loss} in epoch {epoch + 1}: expected a rate below {learner.recipe.rate}")
+        line: dict[str, Any] = {"epoch": epoch + 1, "rate": rate, "loss": loss, "attacked": 100 * right}
+        line |= validate(learner, held)
+        yield line | {"seconds": seconds, "images_per_second": images / seconds}
+        note(f"epoch {epoch + 1}: loss {loss:.3f}, natural {line['natural']:.1f} %, robust {line['robust']:.1f} %")
+        begun, totals = time.monotonic(), torch.zeros_like(totals)
+
+
+def _impatient(history: list[dict[str, Any]], patience: int | None) -> bool:
+    """Whether the best epoch is `patience` epochs old."""
+    if patience is None or not history:
+        return False
+    best = max(range(len(history)), key=lambda epoch: float(history[epoch]["robust"]))
+    return len(history) - 1 - best >= patience

@@ -1,0 +1,55 @@
+"""Adversarial tuning of a compressed network in its factored form: its factors and norms move, and it stays what it is."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+from torch import nn
+
+from gdws.data import Dataset
+from gdws.errors import GdwsError
+from gdws.nn import FactoredConv2d
+from gdws.objectives import Taught
+from gdws.ranks import ALONE, Ranks
+from gdws.recipes import Recipe
+from gdws.training import Trained, train
+
+NORMS = (nn.modules.batchnorm._BatchNorm, nn.GroupNorm, nn.LayerNorm)
+
+
+def tune(
+    model: nn.Module,
+    data: Dataset,
+    recipe: Recipe,
+    folder: Path,
+    *,
+    teacher: nn.Module | None = None,
+    resume: bool = False,
+    ranks: Ranks = ALONE,
+) -> Trained:
+    """Train a copy of a network that gdws.apply made, its dense layers frozen. Arguments as in gdws.training.train.
+
+    With a teacher, usually the original network, the tuned one learns to decide attacked images as the teacher does, and
+    recipe.loss is not used.
+    """
+    moving = movable(model)
+    if teacher is not None:
+        teacher = copy.deepcopy(teacher).eval().requires_grad_(False)
+    trained = train(
+        moving, data, recipe, folder, objective=None if teacher is None else Taught(teacher), resume=resume, ranks=ranks
+    )
+    for before, after in zip(model.parameters(), trained.model.parameters(), strict=True):
+        after.requires_grad_(before.requires_grad)
+    return trained
+
+
+def movable(model: nn.Module) -> nn.Module:
+    """A copy of which only the factors and the norms require gradients."""
+    copied = copy.deepcopy(model).requires_grad_(False)
+    factored = [module for module in copied.modules() if isinstance(module, FactoredConv2d)]
+    if not factored:
+        raise GdwsError("the model has no factored layer: expected one that gdws.apply or gdws compress made")
+    for module in [*factored, *(module for module in copied.modules() if isinstance(module, NORMS))]:
+        module.requires_grad_(True)
+    return copied

@@ -1,0 +1,384 @@
+import copy
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn import functional as F
+
+import gdws
+from gdws.attacks import MSD, PGD
+from gdws.augment import crop_and_flip
+from gdws.data import Dataset
+from gdws.errors import GdwsError
+from gdws.learner import Learner
+from gdws.nn import FactoredConv2d
+from gdws.objectives import Robust, Taught, Trades, divergence
+from gdws.ranks import ALONE, Ranks
+from gdws.recipes import RECIPES, Recipe
+from gdws.schedules import OneCycle, Steps
+from gdws.training import Trained, train
+from gdws.tuning import movable, tune
+
+ATTACK = PGD(steps=2, eps=4 / 255)
+
+
+def network(seed=0):
+    """BatchNorm and convolutions that can be compressed, for 8 x 8 images of four classes."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        layers = [nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 16, 3, padding=1)]
+        layers += [nn.BatchNorm2d(16), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(64, 4)]
+        return nn.Sequential(*layers).eval()
+
+
+def images(count=200, seed=0):
+    """Four colours under noise: learnt in seconds, and no crop or flip hides them."""
+    generator = torch.Generator().manual_seed(seed)
+    colours = torch.tensor([[1.0, 0, 0], [0, 1, 0], [0, 0, 1], [1, 1, 0]]).view(4, 3, 1, 1)
+    labels = torch.arange(count) % 4
+    noisy = 0.3 * colours[labels] + 0.7 * torch.rand(count, 3, 8, 8, generator=generator)
+    return Dataset("colours", (255 * noisy).to(torch.uint8), labels)
+
+
+def recipe(**changes):
+    return Recipe(**{"epochs": 3, "batch": 20, "rate": 0.05, "held": 40, "attack": ATTACK, **changes})
+
+
+def without_times(history):
+    return [{name: value for name, value in line.items() if "second" not in name} for line in history]
+
+
+# ------------------------------------------------------------------------------------------------ the parts
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 6), st.integers(4, 9), st.integers(4, 9), st.integers(0, 3), st.booleans(), st.integers(0, 999))
+def test_every_augmented_image_is_a_crop_of_the_padded_one(count, height, width, padding, flip, seed):
+    batch = torch.randint(1, 256, (count, 2, height, width), dtype=torch.uint8)
+    found = crop_and_flip(batch, torch.Generator().manual_seed(seed), padding, flip)
+    assert found.shape == batch.shape
+    for image, result in zip(F.pad(batch, (padding,) * 4), found, strict=True):
+        crops = [image[:, y : y + height, x : x + width] for y in range(2 * padding + 1) for x in range(2 * padding + 1)]
+        mirrored = [crop.flip(2) for crop in crops] if flip else []
+        assert any(torch.equal(crop, result) for crop in crops + mirrored)
+
+
+def test_augmentation_takes_every_place_and_side():
+    pixel = torch.zeros(2000, 1, 5, 5, dtype=torch.uint8)
+    pixel[:, :, 2, 2] = 1
+    found = crop_and_flip(pixel, torch.Generator().manual_seed(0), padding=2).flatten(1)
+    assert bool((found.sum(1) == 1).all())
+    places = torch.bincount(found.argmax(1), minlength=25)
+    assert int(places.min()) > 40  # 80 are expected of each
+    sides = torch.zeros(2000, 1, 1, 2, dtype=torch.uint8)
+    sides[..., 0] = 1
+    left = crop_and_flip(sides, torch.Generator().manual_seed(0), padding=0)[..., 0].float().mean()
+    assert abs(float(left) - 0.5) < 0.05
+
+
+def test_learning_rates_against_the_paper_and_by_hand():
+    paper = Steps(0.1, 200)
+    assert [round(paper.rate(epoch), 6) for epoch in (0, 99.9, 100, 149.9, 150, 199)] == [0.1, 0.1, 0.01, 0.01, 0.001, 0.001]
+    cycle = OneCycle(0.2, 40)
+    assert [round(cycle.rate(epoch), 6) for epoch in (0, 5, 10, 25, 40)] == [0.02, 0.11, 0.2, 0.1, 0.0]
+
+
+def test_the_divergence_is_the_definition():
+    p, q = torch.randn(7, 5, dtype=torch.float64), torch.randn(7, 5, dtype=torch.float64)
+    expected = (p.softmax(1) * (p.softmax(1).log() - q.softmax(1).log())).sum(1)
+    assert torch.allclose(divergence(p, q), expected)
+
+
+def test_trades_is_attacked_along_the_gradient_of_its_divergence():
+    model, (x, y) = network().double(), next(iter(images(8)))
+    x, near = x.double(), (x + 0.02).clamp(0, 1).double().requires_grad_(True)
+    objective = Trades(6.0)
+    from gdws.attacks.ascent import loss_gradient
+
+    found = loss_gradient(model, near, objective.goal(model, x, y))[1]
+    (expected,) = torch.autograd.grad(divergence(model(x).detach(), model(near)).sum(), near)
+    assert torch.allclose(found, expected)
+    losses, logits = objective.losses(model, near, x, y)
+    by_hand = F.cross_entropy(model(x), y, reduction="none") + 6 * divergence(model(x), model(near))
+    assert torch.allclose(losses.double(), by_hand, atol=1e-5)
+    assert torch.allclose(logits.double(), model(near), atol=1e-5)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_recipes_are_records(name):
+    assert json.loads(json.dumps(RECIPES[name].record()))["attack"]["kind"] == ("MSD" if name == "union" else "PGD")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"epochs": 0}, "epochs=0"),
+        ({"rate": -1.0}, "rate=-1.0"),
+        ({"loss": "hinge"}, "one of robust, trades"),
+        ({"schedule": "flat"}, "one of one-cycle, steps"),
+        ({"precision": "int4"}, "one of float32, bfloat16"),
+        ({"average": 1.0}, "average=1.0"),
+        ({"attack": PGD(early_exit=True)}, "early exit"),
+    ],
+)
+def test_bad_recipes(changes, words):
+    with pytest.raises(GdwsError, match=words):
+        recipe(**changes)
+
+
+# ------------------------------------------------------------------------------------------------ a step
+
+
+def test_a_step_is_what_plain_pytorch_computes():
+    """Attack in eval mode, nesterov SGD in train mode, an average: against the same written out with autograd and SGD."""
+    model, data, plan = network(), images(40), recipe(batch=40)
+    learner = Learner(copy.deepcopy(model), data, plan, Robust(), ALONE)
+    optimizer = torch.optim.SGD(model.parameters(), 1, momentum=0.9, nesterov=True, weight_decay=5e-4)
+    averaged = copy.deepcopy(model)
+    for epoch in range(3):
+        x, start, labels = learner._drawn(epoch, 0)
+        rate, found = learner.step(epoch, 0)
+        attacked = start
+        for _ in range(2):
+            attacked = attacked.detach().requires_grad_(True)
+            (gradient,) = torch.autograd.grad(F.cross_entropy(model.eval()(attacked), labels), attacked)
+            moved = (attacked + ATTACK.step * gradient.sign()).clamp(x - ATTACK.eps, x + ATTACK.eps)
+            attacked = moved.clamp(0, 1).detach()
+        model.train()
+        logits = model(attacked)
+        loss = F.cross_entropy(logits, labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.param_groups[0]["lr"] = rate
+        optimizer.step()
+        assert found[0] / 40 == pytest.approx(loss.item(), rel=1e-5)
+        assert int(found[1]) == int((logits.argmax(1) == labels).sum())
+        for mine, theirs in zip(averaged.state_dict().values(), model.state_dict().values(), strict=True):
+            mine.copy_(mine + (theirs - mine) * 10 / (10 + epoch) if mine.is_floating_point() else theirs)
+    for name, value in learner.model.state_dict().items():
+        assert torch.allclose(value, model.state_dict()[name], atol=1e-6), name
+        assert torch.allclose(learner.averaged.state_dict()[name], averaged.state_dict()[name], atol=1e-6), name
+
+
+def test_no_random_number_comes_from_the_global_generator(tmp_path):
+    before = torch.get_rng_state()
+    train(network(), images(80), recipe(epochs=1), tmp_path)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+# ------------------------------------------------------------------------------------------------ a training
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"loss": "trades"},
+        {"attack": MSD((4 / 255, 0.1, 1.0), (2 / 255, 0.05, 0.5), 2)},
+        {"schedule": "steps", "average": 0.0},
+        {"precision": "bfloat16"},
+    ],
+)
+def test_training_learns(tmp_path, changes):
+    trained = train(network(), images(), recipe(epochs=8, **changes), tmp_path)
+    assert trained.best["natural"] >= 80
+    assert trained.best["robust"] >= 60
+    assert ("robust_rounded" in trained.best) == ("precision" in changes)
+    lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert lines == trained.history
+    assert [line["epoch"] for line in lines] == list(range(1, 9))
+    assert not trained.model.training
+    kept = gdws.storage.read_weights(tmp_path / "model.safetensors")
+    assert all(torch.equal(value, kept[name]) for name, value in trained.model.state_dict().items())
+
+
+def test_the_best_epoch_is_kept_and_patience_ends(tmp_path, monkeypatch):
+    """Validation is told what to find; the weights kept must be those of the epoch that it liked best."""
+    found = iter([50.0, 70.0, 60.0, 65.0, 10.0, 10.0])
+    seen = []
+
+    def judged(learner, held):
+        seen.append(copy.deepcopy(learner.averaged.state_dict()))
+        return {"natural": 90.0, "robust": next(found)}
+
+    monkeypatch.setattr("gdws.training.validate", judged)
+    trained = train(network(), images(80), recipe(epochs=6, patience=2), tmp_path)
+    assert len(trained.history) == 4
+    assert trained.best["epoch"] == 2
+    assert all(torch.equal(value, seen[1][name]) for name, value in trained.model.state_dict().items())
+
+
+def test_held_images_are_not_trained_on(tmp_path, monkeypatch):
+    data = images(80)
+    drawn = []
+    plain = Learner.__init__
+    monkeypatch.setattr(
+        Learner, "__init__", lambda self, model, rest, *others: (drawn.append(rest), plain(self, model, rest, *others))[1]
+    )
+    train(network(), data, recipe(epochs=1, held=20), tmp_path)
+    rest = {image.numpy().tobytes() for image in drawn[0].images}
+    assert len(rest) == 60
+    assert rest < {image.numpy().tobytes() for image in data.images}
+
+
+RUN = """
+import sys
+from pathlib import Path
+from test_training import images, network, recipe
+from gdws.ranks import joined
+from gdws.training import train
+import torch
+torch.set_num_threads(1)
+with joined() as ranks:
+    train(network(), images(), recipe(epochs=int(sys.argv[2]), seed=3), Path(sys.argv[1]), resume=True, ranks=ranks, checkpoint_seconds=0)
+"""
+ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
+
+
+def test_a_killed_training_goes_on_as_if_nothing_had_been(tmp_path):
+    whole = train(network(), images(), recipe(epochs=12, seed=3), tmp_path / "whole")
+    cut = tmp_path / "cut"
+    process = subprocess.Popen([sys.executable, "-c", RUN, str(cut), "12"], env=ENVIRONMENT)
+    deadline = time.monotonic() + 120
+    while not (cut / "checkpoint.safetensors").exists() and time.monotonic() < deadline:
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    done = len((cut / "log.jsonl").read_text().splitlines())
+    assert 1 <= done < 12, "it was killed too late to prove anything"
+    resumed = train(network(), images(), recipe(epochs=12, seed=3), cut, resume=True)
+    assert without_times(resumed.history) == without_times(whole.history)
+    for name, value in whole.model.state_dict().items():
+        assert torch.equal(value, resumed.model.state_dict()[name]), name
+
+
+def test_two_processes_train_as_one(tmp_path):
+    """BatchNorm included: its batch is that of both."""
+    alone = train(network(), images(), recipe(seed=3), tmp_path / "one")
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    script = tmp_path / "script.py"
+    script.write_text(RUN)
+    done = subprocess.run(
+        [*torchrun, script, tmp_path / "two", "3"], env=ENVIRONMENT, capture_output=True, text=True, timeout=180
+    )
+    assert done.returncode == 0, done.stderr
+    lines = [json.loads(line) for line in (tmp_path / "two" / "log.jsonl").read_text().splitlines()]
+    assert len(lines) == 3
+    for one, two in zip(alone.history, lines, strict=True):
+        assert two["loss"] == pytest.approx(one["loss"], rel=1e-4)
+        assert two["natural"] == pytest.approx(one["natural"], abs=2.6)  # one image of 40
+    kept = gdws.storage.read_weights(tmp_path / "two" / "model.safetensors")
+    for name, value in alone.model.state_dict().items():
+        assert torch.allclose(value, kept[name], rtol=1e-3, atol=1e-4), name
+
+
+# ------------------------------------------------------------------------------------------------ bad input
+
+
+def test_another_training_is_not_overwritten_and_not_continued_with_other_settings(tmp_path):
+    train(network(), images(80), recipe(epochs=1), tmp_path)
+    before = (tmp_path / "model.safetensors").read_bytes()
+    with pytest.raises(GdwsError, match="holds a training"):
+        train(network(), images(80), recipe(epochs=1), tmp_path)
+    with pytest.raises(GdwsError, match="other recipe"):
+        train(network(), images(80), recipe(epochs=2), tmp_path, resume=True)
+    with pytest.raises(GdwsError, match="other data"):
+        train(network(), images(80, seed=1), recipe(epochs=1), tmp_path, resume=True)
+    assert (tmp_path / "model.safetensors").read_bytes() == before
+    assert train(network(), images(80), recipe(epochs=1), tmp_path, resume=True).best["epoch"] == 1
+
+
+def test_a_truncated_checkpoint_is_refused(tmp_path):
+    train(network(), images(80), recipe(epochs=1), tmp_path)
+    file = tmp_path / "checkpoint.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+    with pytest.raises(GdwsError, match=r"checkpoint.safetensors cannot be read"):
+        train(network(), images(80), recipe(epochs=1), tmp_path, resume=True)
+
+
+@pytest.mark.parametrize(
+    ("model", "data", "changes", "words"),
+    [
+        (network, lambda: images(40), {}, "40 images: expected more than the 40"),
+        (lambda: network().half(), images, {}, "expected float32"),
+        (network, lambda: Dataset("five", images(80).images, torch.arange(80) % 5), {}, "4 classes"),
+        (lambda: nn.Sequential(network(), nn.Softmax(1)), images, {}, "probabilities"),
+        (network, images, {"rate": 1e30}, "expected a rate below"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused(tmp_path, model, data, changes, words):
+    with pytest.raises(GdwsError, match=words):
+        train(model(), data(), recipe(**changes), tmp_path / "run")
+
+
+def test_batches_that_processes_cannot_share():
+    with pytest.raises(GdwsError, match="20 images for 3 processes"):
+        Learner(network(), images(), recipe(), Robust(), Ranks(0, 3))
+
+
+# ------------------------------------------------------------------------------------------------ tuning
+
+
+@pytest.fixture(scope="module")
+def compressed(tmp_path_factory):
+    base = train(network(), images(400), recipe(epochs=6), tmp_path_factory.mktemp("base")).model
+    plan = gdws.plan(base, images(80), gdws.Macs(0.2), structures=("gdws",), attack=PGD(steps=1))
+    return base, gdws.apply(base, plan)
+
+
+@pytest.mark.parametrize("taught", [False, True])
+def test_tuning_moves_factors_and_norms_and_nothing_else(tmp_path, compressed, taught):
+    base, small = compressed
+    tuned = tune(small, images(400), recipe(epochs=3, rate=0.02), tmp_path, teacher=base if taught else None)
+    assert isinstance(tuned, Trained)
+    factored = {name for name, module in tuned.model.named_modules() if isinstance(module, FactoredConv2d)}
+    assert factored == {name for name, module in small.named_modules() if isinstance(module, FactoredConv2d)}
+    for name, value in small.named_parameters():
+        owner = small.get_submodule(name.rpartition(".")[0])
+        inside = any(name.startswith(f"{layer}.") for layer in factored)
+        moved = not torch.equal(value, tuned.model.get_parameter(name))
+        assert moved == (inside or isinstance(owner, nn.BatchNorm2d)), name
+        assert tuned.model.get_parameter(name).requires_grad
+    assert tuned.best["robust"] >= 60
+    assert tuned.model.gdws_plan == small.gdws_plan
+    gdws.save(tuned.model, tmp_path / "model")
+    x = next(iter(images(8)))[0]
+    assert torch.equal(gdws.load(tmp_path / "model", base)(x), tuned.model(x))
+
+
+def test_a_taught_network_comes_closer_to_its_teacher(tmp_path, compressed):
+    """From factors that were spoilt."""
+    base, small = compressed
+    small, generator = copy.deepcopy(small), torch.Generator().manual_seed(0)
+    for module in small.modules():
+        if isinstance(module, FactoredConv2d):
+            for parameter in module.parameters():
+                parameter.data += 0.1 * torch.randn(parameter.shape, generator=generator)
+    x = images(200, seed=5).images.float() / 255
+    tuned = tune(small, images(400), recipe(epochs=4, rate=0.02), tmp_path, teacher=base).model
+    with torch.no_grad():
+        before, after = (float(divergence(base(x), model(x)).mean()) for model in (small, tuned))
+    assert after < before
+
+
+def test_a_dense_network_is_not_tuned():
+    with pytest.raises(GdwsError, match="no factored layer"):
+        movable(network())
+
+
+def test_the_teacher_is_not_trained():
+    teacher = network(1).requires_grad_(False)
+    losses, _ = Taught(teacher).losses(network(), *[torch.rand(4, 3, 8, 8)] * 2, torch.zeros(4, dtype=torch.long))
+    losses.sum().backward()
+    assert all(parameter.grad is None for parameter in teacher.parameters())
+    assert math.isfinite(losses.sum().item())
