@@ -98,3 +98,21 @@ def test_recorded_attacks_break_what_plain_ones_break(norm, eps, step):
     attack = PGD(eps=eps, step=step, steps=20, norm=norm, restarts=3, early_exit=True)
     here, there = evaluate(model, test, attack), evaluate(copy.deepcopy(model).cuda(), test, attack)
     assert int((here.attacked != there.attacked).sum()) <= 3
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_training_is_recorded_and_computes_what_plain_steps_do(precision):
+    from gdws.learner import Learner
+    from gdws.objectives import Robust
+    from gdws.ranks import ALONE
+    from gdws.recipes import Recipe
+
+    train = data.load("demo", "train").take(256)
+    recipe = Recipe(batch=64, attack=PGD(steps=3), rate=0.01, precision=precision)
+    learners = [Learner(models.embedded().cuda(), train, recipe, Robust(), ALONE) for _ in range(2)]
+    learners[1].attack, learners[1].gradients = learners[1]._attack, learners[1]._gradients
+    losses = [[float(learner.step(epoch, step)[1][0]) for epoch in range(3) for step in range(4)] for learner in learners]
+    assert len(learners[0].gradients.recordings) == 1
+    assert losses[0] == pytest.approx(losses[1], rel=2e-2)
+    for name, value in learners[0].model.state_dict().items():
+        assert torch.allclose(value, learners[1].model.state_dict()[name], rtol=0.05, atol=5e-3), name

@@ -22,6 +22,7 @@ from gdws.attacks import PGD, Attack
 from gdws.attacks.presets import PRESETS, named
 from gdws.bar import Bar
 from gdws.budgets import KINDS, Budget, Latency, Macs, Speedup
+from gdws.cli_training import train_command, tune_command
 from gdws.compress import METHODS, agreement, apply, plan
 from gdws.contract import evaluating, full_precision, placement
 from gdws.cost import network_cost
@@ -54,6 +55,10 @@ Seed = Annotated[int, typer.Option(help="for attacks and random signs")]
 Eps = Annotated[str, typer.Option(help="radius of the l-inf attack, such as 8/255; 0 for none")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...")]
 Precision = Annotated[str, typer.Option(help=", ".join(engines.PRECISIONS))]
+
+
+app.command("train")(train_command)
+app.command("tune")(tune_command)
 
 
 def main() -> None:

@@ -35,6 +35,24 @@ def demo(rows: Sequence[Row], images: int) -> Table:
     return table
 
 
+def epochs(history: Sequence[Mapping[str, float]]) -> Table:
+    """A training, the last twenty epochs of it at most."""
+    table = _plain("training")
+    table.caption = "attacked: of the training images; natural, robust: of those held back; per cent"
+    for heading in ("epoch", "rate", "loss", "attacked", "natural", "robust", "s", "images/s"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for line in history[-20:]:
+        table.add_row(
+            str(line["epoch"]),
+            f"{line['rate']:.4f}",
+            f"{line['loss']:.3f}",
+            *(f"{line[name]:.1f}" for name in ("attacked", "natural", "robust")),
+            f"{line['seconds']:.1f}",
+            f"{line['images_per_second']:.0f}",
+        )
+    return table
+
+
 def plan(made: Plan) -> Table:
     """What becomes of each convolution."""
     table = _plain(f"{made.method}, {made.budget}")

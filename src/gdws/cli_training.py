@@ -1,0 +1,157 @@
+"""The commands `train` and `tune`."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+from torch import nn
+
+from gdws import data, models, storage, tables
+from gdws.attacks import PGD
+from gdws.bar import Bar
+from gdws.console import (
+    Data,
+    Device,
+    Eps,
+    Json,
+    Model,
+    Seed,
+    Weights,
+    console,
+    errors,
+    fraction,
+    machine,
+    usable_device,
+    write_json,
+)
+from gdws.errors import GdwsError
+from gdws.progress import shown
+from gdws.ranks import joined, own_device
+from gdws.recipes import OBJECTIVES, PRECISIONS, RECIPES, Recipe, recipe
+from gdws.training import Trained, train
+from gdws.tuning import tune
+
+Out = Annotated[Path, typer.Option(help="folder for the weights, the log and the checkpoint")]
+Epochs = Annotated[int | None, typer.Option(help="instead of the recipe's")]
+Batch = Annotated[int | None, typer.Option(help="images a step, of all processes together, instead of the recipe's")]
+Rate = Annotated[float | None, typer.Option(help="highest learning rate, instead of the recipe's")]
+Steps = Annotated[int | None, typer.Option(help="steps of the attack, instead of the recipe's")]
+Radius = Annotated[str | None, typer.Option("--eps", help="radius of the attack, such as 8/255, instead of the recipe's")]
+Precision = Annotated[str | None, typer.Option(help=f"of the passes: {', '.join(PRECISIONS)}; default bfloat16 on a GPU")]
+Images = Annotated[int | None, typer.Option(help="training images to use; all by default")]
+Resume = Annotated[bool, typer.Option("--resume", help="continue the training in --out, if there is one")]
+
+
+def train_command(
+    model: Model,
+    data_name: Data,
+    out: Out,
+    recipe_name: Annotated[str, typer.Option("--recipe", help=", ".join(RECIPES))] = "fast",
+    weights: Weights = None,
+    epochs: Epochs = None,
+    batch: Batch = None,
+    rate: Rate = None,
+    loss: Annotated[str | None, typer.Option(help=f"{', '.join(OBJECTIVES)}, instead of the recipe's")] = None,
+    eps: Radius = None,
+    steps: Steps = None,
+    precision: Precision = None,
+    images: Images = None,
+    resume: Resume = False,
+    device: Device = "cpu",
+    seed: Seed = 0,
+    json_file: Json = None,
+) -> None:
+    """Train a network adversarially; several processes by torchrun. The weights of the best epoch are OUT/model.safetensors."""
+    with joined() as ranks, nullcontext() if not ranks.first() else shown(Bar(errors)):
+        place = own_device(usable_device(device))
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)  # of the first weights
+            network = models.resolve(model, weights).to(place)
+        plan = _changed(recipe(recipe_name), data_name, place, epochs, batch, rate, loss, eps, steps, precision, seed)
+        trained = train(network, data.load(data_name, "train").take(images), plan, out, resume=resume, ranks=ranks)
+        if ranks.first():
+            _report(trained, plan, out / "model.safetensors", json_file)
+
+
+def tune_command(
+    folder: Annotated[Path, typer.Argument(help="a folder that gdws compress wrote")],
+    data_name: Data,
+    out: Out,
+    teacher: Annotated[str | None, typer.Option(help="the original network: tune towards its decisions")] = None,
+    teacher_weights: Annotated[Path | None, typer.Option(help="its weights")] = None,
+    recipe_name: Annotated[str, typer.Option("--recipe", help=", ".join(RECIPES))] = "tune",
+    epochs: Epochs = None,
+    batch: Batch = None,
+    rate: Rate = None,
+    eps: Radius = None,
+    steps: Steps = None,
+    precision: Precision = None,
+    images: Images = None,
+    resume: Resume = False,
+    device: Device = "cpu",
+    seed: Seed = 0,
+    json_file: Json = None,
+) -> None:
+    """Tune a compressed network adversarially, in its factored form. The best epoch is the folder OUT/model."""
+    with joined() as ranks, nullcontext() if not ranks.first() else shown(Bar(errors)):
+        place = own_device(usable_device(device))
+        network = models.resolve(str(folder)).to(place)
+        original = None if teacher is None else models.resolve(teacher, teacher_weights).to(place)
+        if original is None and teacher_weights is not None:
+            raise GdwsError(f"--teacher-weights {teacher_weights} without --teacher: expected the network that they belong to")
+        plan = _changed(recipe(recipe_name), data_name, place, epochs, batch, rate, None, eps, steps, precision, seed)
+        split = data.load(data_name, "train").take(images)
+        trained = tune(network, split, plan, out, teacher=original, resume=resume, ranks=ranks)
+        if ranks.first():
+            storage.save(trained.model, out / "model", force=True, base=storage.read_record(folder)["base"])
+            _report(trained, plan, out / "model", json_file)
+
+
+def _changed(
+    plan: Recipe,
+    data_name: str,
+    place: torch.device,
+    epochs: int | None,
+    batch: int | None,
+    rate: float | None,
+    loss: str | None,
+    eps: str | None,
+    steps: int | None,
+    precision: str | None,
+    seed: int,
+) -> Recipe:
+    """The recipe with what the command line says otherwise."""
+    attack = plan.attack
+    if eps is not None:
+        if not isinstance(attack, PGD):
+            raise GdwsError(f"--eps {eps} with {attack}: expected it with a recipe whose attack has one radius")
+        attack = replace(attack, eps=fraction(eps), step=fraction(eps) / 4)
+    if steps is not None:
+        attack = replace(attack, steps=steps)
+    given = {"epochs": epochs, "batch": batch, "rate": rate, "loss": loss, "precision": precision}
+    chosen = {name: value for name, value in given.items() if value is not None}
+    if precision is None and place.type == "cuda":
+        chosen["precision"] = "bfloat16"
+    if data_name.startswith("svhn:"):
+        chosen["flip"] = False
+    return replace(plan, attack=attack, seed=seed, **chosen)
+
+
+def _report(trained: Trained, plan: Recipe, where: Path, json_file: Path | None) -> None:
+    best = trained.best
+    console.print(tables.epochs(trained.history))
+    console.print(
+        f"Best epoch {best['epoch']}: natural {best['natural']:.2f} %, robust {best['robust']:.2f} % of {plan.held} images that were "
+        f"held back; written to {where}."
+    )
+    if best.get("rounding", 1.0) < 0.01 and best["robust_rounded"] > best["robust"]:
+        console.print(
+            f"Warning: attacks made with {plan.precision} passes leave {best['robust_rounded']:.2f} % right, float32's "
+            f"{best['robust']:.2f} %: the training may hide its gradients from itself. Train with --precision float32."
+        )
+    write_json(json_file, {"recipe": plan.record(), "best": best, "epochs": trained.history, "out": str(where), **machine()})
