@@ -317,19 +317,6 @@ def test_a_truncated_npz_is_refused(run, tmp_path):
     assert run("evaluate", "demo", "--data", name)[0] == 2
 
 
-def test_cifar10_archives_are_read(tmp_path):
-    rows = np.random.default_rng(0).integers(0, 255, (10, 3072), dtype=np.uint8)
-    (tmp_path / "cifar-10-batches-py").mkdir()
-    for name in ("test_batch", *(f"data_batch_{i}" for i in range(1, 6))):
-        batch = {b"data": rows, b"labels": list(range(10))}
-        # The official files name numpy's modules as they were called in 2009.
-        text = pickle.dumps(batch, protocol=2).replace(b"numpy._core.multiarray", b"numpy.core.multiarray")
-        (tmp_path / "cifar-10-batches-py" / name).write_bytes(text)
-    test = data.load(f"cifar10:{tmp_path}", "test")
-    assert np.array_equal(test.images.numpy().reshape(10, -1), rows)
-    assert len(data.load(f"cifar10:{tmp_path}", "train").images) == 50
-
-
 def test_an_interrupted_compression_leaves_no_folder(tmp_path):
     command = [sys.executable, "-m", "gdws", "compress", "demo", "--out", "o", "--no-cache", "--images", "500"]
     statuses = {signal.SIGINT: 130, signal.SIGKILL: -9}
