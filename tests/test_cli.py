@@ -12,6 +12,7 @@ import time
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from rich.console import Console
 from safetensors.torch import save_file
 
@@ -164,6 +165,32 @@ def test_accuracy_on_calibration_images_is_refused(run, tmp_path):
     name = small_npz(tmp_path / "d.npz")
     assert run("compress", "demo", "--data", name, "--out", "o", "--images", 8, "--eps", "0")[0] == 0
     status, text = run("evaluate", "o", "--data", name, "--steps", 0)
+    assert status == 2
+    assert "calibrated on 8 of these images" in text
+
+
+def test_a_folder_of_images_is_compressed_on_and_evaluated(run, tmp_path):
+    """The embedded images as files: the same numbers as from memory, and calibration images refused."""
+    for split, place, count in (("train", "train", 30), ("test", "val", 20)):
+        part = data.load("demo", split).take(count)
+        for index, (image, label) in enumerate(zip(part.images, part.labels, strict=True)):
+            folder = tmp_path / "images" / place / f"class {label}"
+            folder.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(image.permute(1, 2, 0).numpy()).save(folder / f"{index}.png")
+    for label in range(10):  # labels are the numbers of the folders of train
+        (tmp_path / "images" / "train" / f"class {label}").mkdir(exist_ok=True)
+    options = ["--images", 8, "--eps", 0, "--method", "paper"]
+    status, text = run("compress", "demo", "--data", "imagefolder:images", "--out", "o", *options)
+    assert status == 0, text
+    assert "other training images are decided as by the original" in text
+    rows = {}
+    for name in ("imagefolder:images", "demo"):
+        options = ["--n", 20, "--batch", 6, "--attack", "none", "--json", "e.json"]
+        status, text = run("evaluate", "demo", "o", "--data", name, *options)
+        assert status == 0, text
+        rows[name] = [row["natural"] for row in json.loads((tmp_path / "e.json").read_text())["rows"]]
+    assert rows["imagefolder:images"] == rows["demo"]
+    status, text = run("evaluate", "o", "--data", "imagefolder:images/train", "--attack", "none")
     assert status == 2
     assert "calibrated on 8 of these images" in text
 
