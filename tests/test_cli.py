@@ -12,6 +12,7 @@ import time
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from rich.console import Console
 from safetensors.torch import save_file
 
@@ -168,6 +169,32 @@ def test_accuracy_on_calibration_images_is_refused(run, tmp_path):
     assert "calibrated on 8 of these images" in text
 
 
+def test_a_folder_of_images_is_compressed_on_and_evaluated(run, tmp_path):
+    """The embedded images as files: the same numbers as from memory, and calibration images refused."""
+    for split, place, count in (("train", "train", 30), ("test", "val", 20)):
+        part = data.load("demo", split).take(count)
+        for index, (image, label) in enumerate(zip(part.images, part.labels, strict=True)):
+            folder = tmp_path / "images" / place / f"class {label}"
+            folder.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(image.permute(1, 2, 0).numpy()).save(folder / f"{index}.png")
+    for label in range(10):  # labels are the numbers of the folders of train
+        (tmp_path / "images" / "train" / f"class {label}").mkdir(exist_ok=True)
+    options = ["--images", 8, "--eps", 0, "--method", "paper"]
+    status, text = run("compress", "demo", "--data", "imagefolder:images", "--out", "o", *options)
+    assert status == 0, text
+    assert "other training images are decided as by the original" in text
+    rows = {}
+    for name in ("imagefolder:images", "demo"):
+        options = ["--n", 20, "--batch", 6, "--attack", "none", "--json", "e.json"]
+        status, text = run("evaluate", "demo", "o", "--data", name, *options)
+        assert status == 0, text
+        rows[name] = [row["natural"] for row in json.loads((tmp_path / "e.json").read_text())["rows"]]
+    assert rows["imagefolder:images"] == rows["demo"]
+    status, text = run("evaluate", "o", "--data", "imagefolder:images/train", "--attack", "none")
+    assert status == 2
+    assert "calibrated on 8 of these images" in text
+
+
 def test_an_evaluation_of_everything_fits_eighty_columns(run, tmp_path, monkeypatch, embedded_file):
     monkeypatch.setattr(cli, "console", Console(width=80))
     (tmp_path / "a-folder-with-a-long-name").mkdir()
@@ -315,19 +342,6 @@ def test_a_truncated_npz_is_refused(run, tmp_path):
     name = small_npz(tmp_path / "d.npz")
     (tmp_path / "d.npz").write_bytes((tmp_path / "d.npz").read_bytes()[:2000])
     assert run("evaluate", "demo", "--data", name)[0] == 2
-
-
-def test_cifar10_archives_are_read(tmp_path):
-    rows = np.random.default_rng(0).integers(0, 255, (10, 3072), dtype=np.uint8)
-    (tmp_path / "cifar-10-batches-py").mkdir()
-    for name in ("test_batch", *(f"data_batch_{i}" for i in range(1, 6))):
-        batch = {b"data": rows, b"labels": list(range(10))}
-        # The official files name numpy's modules as they were called in 2009.
-        text = pickle.dumps(batch, protocol=2).replace(b"numpy._core.multiarray", b"numpy.core.multiarray")
-        (tmp_path / "cifar-10-batches-py" / name).write_bytes(text)
-    test = data.load(f"cifar10:{tmp_path}", "test")
-    assert np.array_equal(test.images.numpy().reshape(10, -1), rows)
-    assert len(data.load(f"cifar10:{tmp_path}", "train").images) == 50
 
 
 def test_an_interrupted_compression_leaves_no_folder(tmp_path):

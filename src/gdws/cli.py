@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import tempfile
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -26,6 +27,7 @@ from gdws.cli_training import train_command, tune_command
 from gdws.compress import METHODS, agreement, apply, plan
 from gdws.contract import evaluating, full_precision, placement
 from gdws.cost import network_cost
+from gdws.data.download import OFFICIAL, fetch
 from gdws.doubts import doubts
 from gdws.errors import GdwsError
 from gdws.export import to_onnx, verify
@@ -49,7 +51,7 @@ HELD = 100
 
 Model = Annotated[str, typer.Argument(help="demo, zoo:NAME, torchvision:NAME, timm:NAME, FILE.py:FACTORY or a folder")]
 Weights = Annotated[Path | None, typer.Option(help="safetensors, or a torch state dict, for the (first) model")]
-Data = Annotated[str, typer.Option("--data", help="demo, cifar10:DIR or npz:FILE")]
+Data = Annotated[str, typer.Option("--data", help=data.NAMES)]
 Json = Annotated[Path | None, typer.Option("--json", help="also write the result to this file")]
 Seed = Annotated[int, typer.Option(help="for attacks and random signs")]
 Eps = Annotated[str, typer.Option(help="radius of the l-inf attack, such as 8/255; 0 for none")]
@@ -125,7 +127,7 @@ def compress(
     model: Model,
     out: Annotated[Path, typer.Option(help="folder for the compressed model")],
     weights: Weights = None,
-    data_name: Annotated[str, typer.Option("--data", help="calibration images: demo, cifar10:DIR or npz:FILE")] = "demo",
+    data_name: Annotated[str, typer.Option("--data", help=f"calibration images: {data.NAMES}")] = "demo",
     macs: Annotated[float | None, typer.Option(help="fraction of the multiply-adds to keep (default 0.5)")] = None,
     params: Annotated[float | None, typer.Option(help="fraction of the weights to keep")] = None,
     speedup: Annotated[float | None, typer.Option(help="times faster than the dense network in its fastest engine")] = None,
@@ -156,7 +158,8 @@ def compress(
     budget = _budget(given)
     target = Target(engine, precision, threads, batch)
     network = models.resolve(model, weights).to(_device(device))
-    calibration = data.load(data_name, "train").take(images)
+    train = data.load(data_name, "train")
+    calibration = train.take(images)
     radius = _fraction(eps)
     attack = PGD(eps=radius, step=radius / 4, steps=7) if radius else None
     with shown(Bar(errors)):
@@ -173,7 +176,7 @@ def compress(
             target=target if isinstance(budget, Speedup | Latency) else None,
         )
         compressed = apply(network, made)
-        agreed = _agreement(network, compressed, data_name, images, attack)
+        agreed = _agreement(network, compressed, train, images, attack)
     storage.save(compressed, out, force=force, base=model)
     console.print(tables.plan(made))
     console.print(tables.left(made))
@@ -234,9 +237,9 @@ def evaluate_command(
                     networks[f"{name}, attacked itself"] = StraightThrough(name).to(place)
                 continue
             networks[name] = models.resolve(name, None if networks else weights).to(place)
-            _refuse_overlap(networks[name], name, test)
             if half:
                 forms[f"{name} in half"] = deployed_half(networks[name], name)
+        _refuse_overlap(networks, test)
         with shown(Bar(errors)) if ranks.first() else nullcontext():
             found = compare(
                 networks,
@@ -360,14 +363,24 @@ def bench_command(
     _write_json(json_file, {"rows": rows, "warmup": warmup, "repeats": repeats, "device": device, **_machine()})
 
 
+@app.command()
+def download(
+    name: Annotated[str, typer.Argument(help=" or ".join(OFFICIAL))],
+    folder: Annotated[Path, typer.Argument(help="where its files go")],
+) -> None:
+    """Fetch a data set from its official address, check it, and resume what was interrupted."""
+    with shown(Bar(errors)):
+        fetch(name, folder)
+    console.print(f"ready to use: --data {name}:{folder}", markup=False, highlight=False, soft_wrap=True)
+
+
 def _agreement(
-    network: torch.nn.Module, compressed: torch.nn.Module, data_name: str, used: int, attack: PGD | None
+    network: torch.nn.Module, compressed: torch.nn.Module, train: data.Dataset, used: int, attack: PGD | None
 ) -> dict[str, float]:
     """What a compression cost, on training images that it has not seen: per cent of decisions kept, clean and attacked."""
-    rest = data.load(data_name, "train").take(used + HELD)
-    images, labels = rest.images[used:].float() / 255, rest.labels[used:]
-    if not len(images):
+    if len(train.labels) <= used:
         return {}
+    images, labels = next(iter(train.select(slice(used, used + HELD)).take(HELD, HELD)))
     sets = {"clean": images}
     if attack is not None:
         device, dtype = placement(network)
@@ -438,12 +451,17 @@ def _device(name: str) -> torch.device:
     return device
 
 
-def _refuse_overlap(network: torch.nn.Module, name: str, test: data.Dataset) -> None:
-    made = getattr(network, "gdws_plan", None)
-    if isinstance(made, Plan) and (shared := set(made.images) & set(image_hashes(test.images))):
-        raise GdwsError(
-            f"{name} was calibrated on {len(shared)} of these images: expected an evaluation on images that it has not seen"
-        )
+def _refuse_overlap(networks: Mapping[str, torch.nn.Module], test: data.Dataset) -> None:
+    plans = {name: getattr(network, "gdws_plan", None) for name, network in networks.items()}
+    seen = {name: set(made.images) for name, made in plans.items() if isinstance(made, Plan) and made.images}
+    if not seen:  # images that are files are decoded once more for this
+        return
+    judged = {digest for images, _ in test for digest in image_hashes(images)}
+    for name, images in seen.items():
+        if shared := images & judged:
+            raise GdwsError(
+                f"{name} was calibrated on {len(shared)} of these images: expected an evaluation on images that it has not seen"
+            )
 
 
 def _cache_folder() -> Path:

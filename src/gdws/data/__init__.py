@@ -1,0 +1,64 @@
+"""Images and labels by name: cifar10:DIR, svhn:DIR, imagefolder:DIR, npz:FILE, demo (docs/data.md).
+
+Pixels are kept as bytes, or as files, and leave here as floats in [0, 1].
+"""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from importlib import resources
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gdws.data import cifar, folder, svhn
+from gdws.data.dataset import Dataset
+from gdws.errors import GdwsError
+
+__all__ = ["NAMES", "Dataset", "load"]
+
+NAMES = "demo, cifar10:DIR, svhn:DIR, imagefolder:DIR or npz:FILE"
+
+
+def load(name: str, split: str) -> Dataset:
+    """The `split` ("train" or "test") of the data called `name`. Files and folders without splits are their own split."""
+    if split not in ("train", "test"):
+        raise GdwsError(f"the split {split!r} of {name} was asked for: expected train or test")
+    kind, _, location = name.partition(":")
+    path = Path(location)
+    if kind == "demo" and not location:
+        content = (resources.files("gdws") / "embedded" / "images.npz").read_bytes()
+        return Dataset(name, *_read_npz(content, name, split))
+    if kind == "cifar10" and location:
+        return Dataset(name, *cifar.read(path, split))
+    if kind == "svhn" and location:
+        return Dataset(name, *svhn.read(path, split))
+    if kind == "imagefolder" and location:
+        return Dataset(name, *folder.read(path, split))
+    if kind == "npz" and location:
+        if not path.is_file():
+            raise GdwsError(f"there is no file {path}: expected an .npz with arrays `images` and `labels`")
+        return Dataset(name, *_read_npz(path.read_bytes(), name, split))
+    raise GdwsError(f"unknown data {name!r}: expected {NAMES}")
+
+
+def _read_npz(content: bytes, name: str, split: str) -> tuple[Tensor, Tensor]:
+    """The arrays `images` and `labels`, or those with the split in front of their names."""
+    try:
+        with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+            prefix = "" if "images" in arrays else f"{split}_"
+            images, labels = arrays[f"{prefix}images"], arrays[f"{prefix}labels"]
+    except (KeyError, ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+        raise GdwsError(
+            f"{name} is not an .npz file with arrays `images` and `labels`, or `{split}_images` and `{split}_labels`: {error}"
+        ) from None
+    if images.ndim != 4 or images.shape[-1] != 3 or images.dtype != np.uint8:
+        raise GdwsError(f"{name} has images of shape {images.shape} and type {images.dtype}: expected (N, H, W, 3) uint8")
+    if labels.shape != (len(images),) or not np.issubdtype(labels.dtype, np.integer) or (labels < 0).any():
+        raise GdwsError(
+            f"{name} has labels of shape {labels.shape} and type {labels.dtype}: expected {len(images)} integers from 0"
+        )
+    return torch.from_numpy(images.transpose(0, 3, 1, 2).copy()), torch.from_numpy(labels.astype(np.int64))

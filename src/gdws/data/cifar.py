@@ -1,0 +1,95 @@
+"""CIFAR-10 in the layout of the official python archive, packed or not. Its pickles are read without running anything."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import tarfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gdws.errors import GdwsError
+
+ARCHIVE = "cifar-10-python.tar.gz"
+INSIDE = "cifar-10-batches-py"
+
+
+def read(folder: Path, split: str) -> tuple[Tensor, Tensor]:
+    """Images, uint8 (N, 3, 32, 32), and labels, int64 (N,), of "train" or "test"."""
+    names = ["test_batch"] if split == "test" else [f"data_batch_{part}" for part in range(1, 6)]
+    unpacked = folder / INSIDE if (folder / INSIDE).is_dir() else folder
+    if (unpacked / names[0]).exists() or not (folder / ARCHIVE).exists():
+        source, contents = unpacked, _files(folder, unpacked, names)
+    else:
+        source, contents = folder / ARCHIVE, _members(folder / ARCHIVE, names)
+    batches = [_batch(contents[name], source / name) for name in names]
+    images, labels = (np.concatenate(parts) for parts in zip(*batches, strict=True))
+    return torch.from_numpy(images), torch.from_numpy(labels)
+
+
+def _files(folder: Path, unpacked: Path, names: list[str]) -> dict[str, bytes]:
+    contents = {}
+    for name in names:
+        try:
+            contents[name] = (unpacked / name).read_bytes()
+        except OSError:
+            raise GdwsError(
+                f"{unpacked} has no {name}: expected CIFAR-10's python archive (`gdws download cifar10 {folder}` fetches it)"
+            ) from None
+    return contents
+
+
+def _members(archive: Path, names: list[str]) -> dict[str, bytes]:
+    """The files of these names, in one pass through the archive: going back would unpack it again. Nothing is written."""
+    contents: dict[str, bytes] = {}
+    try:
+        with tarfile.open(archive, "r|gz") as members:
+            for member in members:
+                inside, _, name = member.name.rpartition("/")
+                if inside == INSIDE and name in names and (file := members.extractfile(member)) is not None:
+                    contents[name] = file.read()
+                if len(contents) == len(names):
+                    return contents
+    except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
+        raise GdwsError(f"{archive} cannot be read ({error}): expected the CIFAR-10 python archive, is it truncated?") from None
+    missing = next(name for name in names if name not in contents)
+    raise GdwsError(f"{archive} has no {INSIDE}/{missing}: expected the CIFAR-10 python archive")
+
+
+_RECONSTRUCT = np.empty(0).__reduce__()[0]
+
+_KNOWN: dict[tuple[str, str], Any] = {
+    ("numpy.core.multiarray", "_reconstruct"): _RECONSTRUCT,  # as numpy called it in 2009, when the official files were made
+    ("numpy._core.multiarray", "_reconstruct"): _RECONSTRUCT,
+    ("numpy", "ndarray"): np.ndarray,
+    ("numpy", "dtype"): np.dtype,
+    ("_codecs", "encode"): lambda text, _encoding: text.encode("latin1"),  # how Python 3 writes bytes in the old protocol
+}
+
+
+class _ArraysOnly(pickle.Unpickler):
+    """Dictionaries, lists, numbers, bytes and numpy arrays. Every other name is refused, and nothing is imported."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in _KNOWN:
+            raise pickle.UnpicklingError(f"it asks for {module}.{name}")
+        return _KNOWN[module, name]
+
+
+def _batch(content: bytes, path: Path) -> tuple[Any, Any]:
+    """Images, uint8 (n, 3, 32, 32), and labels, int64 (n,), of one file of the archive."""
+    try:
+        batch = _ArraysOnly(io.BytesIO(content), encoding="bytes").load()
+        images, labels = batch[b"data"], np.asarray(batch[b"labels"], dtype=np.int64)
+        if not isinstance(images, np.ndarray) or images.dtype != np.uint8 or images.shape != (len(labels), 3072):
+            raise ValueError(f"expected uint8 data ({len(labels)}, 3072), one row for each label")
+        if labels.ndim != 1 or not np.isin(labels, range(10)).all():
+            raise ValueError("expected labels from 0 to 9")
+    except Exception as error:  # a broken pickle fails in any way
+        raise GdwsError(f"{path} is not a batch of the CIFAR-10 python archive: {error}") from None
+    return images.reshape(-1, 3, 32, 32), labels

@@ -1,0 +1,136 @@
+"""Image folders: DIR/CLASS/image.jpg, or DIR/train/CLASS/... beside DIR/val/CLASS/..., as ImageNet is kept.
+
+Images are decoded when they are read: ImageNet does not fit into memory.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from gdws.data.dataset import mixed
+from gdws.errors import GdwsError
+from gdws.progress import track
+
+SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
+
+SMALL = 64
+"""Images of one size, with no side above this, come out as they are."""
+
+SHORTER, CROP = 256, 224
+"""All others: the shorter side is resized to the first, and a square of the second cut from the centre."""
+
+
+@dataclass(frozen=True)
+class Files:
+    """Images on disk: gdws.data.dataset.Stored. resized: to CROP x CROP; otherwise all have the same size already."""
+
+    paths: tuple[Path, ...]
+    resized: bool
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, chosen: slice | Tensor) -> Files:
+        indices = range(len(self.paths))[chosen] if isinstance(chosen, slice) else chosen.tolist()
+        return replace(self, paths=tuple(self.paths[index] for index in indices))
+
+    def read(self) -> Tensor:
+        """uint8 (N, 3, H, W), decoded in threads: Pillow lets go of the interpreter while it decodes."""
+        with ThreadPoolExecutor() as threads:
+            decoded = list(threads.map(self._decoded, self.paths))
+        return torch.from_numpy(np.stack(decoded)).permute(0, 3, 1, 2).contiguous()
+
+    def _decoded(self, path: Path) -> np.ndarray:
+        try:
+            with Image.open(path) as image:
+                if image.mode.startswith(("I", "F")):
+                    raise ValueError(f"its pixels have mode {image.mode}")
+                see_through = image.mode == "P" and "transparency" in image.info  # Pillow warns of a direct way
+                colours = (image.convert("RGBA") if see_through else image).convert("RGB")
+        except Exception as error:  # Pillow's decoders fail in many ways
+            raise GdwsError(f"{path} cannot be decoded ({error}): expected a whole image of 8 bits a channel") from None
+        return np.asarray(_centre(colours) if self.resized else colours)
+
+
+def read(folder: Path, split: str) -> tuple[Files, Tensor]:
+    """Files and labels, int64 (N,), in a fixed mixed order: every start of it has all classes alike."""
+    root, classes = _split(folder, split)
+    paths, labels = list[Path](), list[int]()
+    for label, name in enumerate(classes):
+        found = _images(root / name)
+        paths += found
+        labels += [label] * len(found)
+    if not paths:
+        raise GdwsError(f"{root} holds no images: expected {root}/CLASS/NAME with NAME ending in {', '.join(SUFFIXES)}")
+    order = mixed(labels)
+    ordered = tuple(paths[index] for index in order)
+    return Files(ordered, not _alike_and_small(ordered)), torch.tensor([labels[index] for index in order])
+
+
+def _split(folder: Path, split: str) -> tuple[Path, list[str]]:
+    """The folder that holds the class folders of a split, and the classes by name."""
+    if not folder.is_dir():
+        raise GdwsError(f"there is no folder {folder}: expected {folder}/CLASS/IMAGE, or {folder}/train/CLASS/IMAGE and val")
+    train, test, val = (folder / part for part in ("train", "test", "val"))
+    if not any(map(_classes, (train, test, val))):
+        if not (classes := _classes(folder)):
+            raise GdwsError(f"{folder} has no folders inside: expected one for each class")
+        return folder, classes
+    # ImageNet's test images have no labels and so no class folders.
+    root = train if split == "train" else test if _classes(test) else val
+    if not (own := _classes(root)):
+        raise GdwsError(f"{folder} has no class folders in {root.name}: expected {root}/CLASS/IMAGE for its {split} images")
+    classes = _classes(train) or own  # a class has the same number in every split
+    if unknown := sorted(set(own) - set(classes)):
+        raise GdwsError(f"{root} has a class {unknown[0]!r} that {train} lacks: expected the same classes")
+    return root, classes
+
+
+def _classes(folder: Path) -> list[str]:
+    if not folder.is_dir():
+        return []
+    return sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith("."))
+
+
+def _images(folder: Path) -> list[Path]:
+    """Image files at any depth, sorted."""
+    return sorted(
+        Path(place, name)
+        for place, _, names in os.walk(folder, followlinks=True)
+        for name in names
+        if name.lower().endswith(SUFFIXES) and not name.startswith(".")
+    )
+
+
+def _alike_and_small(paths: Sequence[Path]) -> bool:
+    """Whether all images have one small size. Headers are read until one says no: for photographs, the first."""
+    sizes = set[tuple[int, int]]()
+    for path in track(paths, "image sizes"):
+        try:
+            with Image.open(path) as image:
+                sizes.add(image.size)
+        except Exception as error:
+            raise GdwsError(f"{path} cannot be decoded ({error}): expected an image") from None
+        if len(sizes) > 1 or max(image.size) > SMALL:
+            return False
+    return True
+
+
+def _centre(image: Image.Image) -> Image.Image:
+    """CROP x CROP out of the centre, after resizing: the pixels of torchvision's usual evaluation."""
+    width, height = image.size
+    shorter = min(width, height)
+    # The longer side is rounded down, and half a pixel to the even side, as there.
+    width, height = SHORTER * width // shorter, SHORTER * height // shorter
+    left, top = round((width - CROP) / 2), round((height - CROP) / 2)
+    resized = image.resize((width, height), Image.Resampling.BILINEAR)
+    return resized.crop((left, top, left + CROP, top + CROP))
