@@ -219,16 +219,18 @@ def evaluate_command(
         place = own_device(_device(device))
         networks, forms = dict[str, torch.nn.Module](), dict[str, Deployed]()
         for name in (model, *(others or [])):
+        original = ""  # of the files that follow it; an int8 file that is attacked itself is a network, but no original
             if name in (*networks, *forms):
                 raise GdwsError(f"{name} is named twice: expected different networks")
             if name.endswith(".onnx"):
-                if not networks:
+                if not original:
                     raise GdwsError(f"{name} is named first: expected the network whose examples it shall decide before it")
-                forms[name] = deployed_file(Path(name), list(networks)[-1])
+                forms[name] = deployed_file(Path(name), original)
                 if is_quantised(Path(name)):
                     networks[f"{name}, attacked itself"] = StraightThrough(name).to(place)
                 continue
             networks[name] = models.resolve(name, None if networks else weights).to(place)
+            original = name
             _refuse_overlap(networks[name], name, test)
             if half:
                 forms[f"{name} in half"] = deployed_half(networks[name], name)
