@@ -27,7 +27,7 @@ from gdws.statistics import Statistics, calibrate, gather, image_hashes
 from gdws.structures import STRUCTURES, named
 from gdws.surgery import Site, survey
 from gdws.surgery import replace as replace_modules
-from gdws.timed import within_time
+from gdws.timed import nearest, rounds
 
 METHODS = ("calibrated", "paper", "uniform")
 ATTACK = PGD(steps=7)
@@ -114,7 +114,7 @@ def plan(
                 if isinstance(target, Timetable)
                 else timetable(model, candidates, kinds, statistics, target or Target(), cache)
             )
-            choices, measured = within_time(model, candidates, kinds, statistics, budget, table)
+            choices, measured = nearest(rounds(model, candidates, kinds, statistics, budget, table), budget)
         else:
             choices = calibrated(candidates, kinds, statistics, budget)
     elif method == "paper":
