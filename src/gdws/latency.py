@@ -18,7 +18,6 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -163,12 +162,13 @@ def mock(model: nn.Module, choices: Mapping[str, Choice]) -> nn.Module:
     made = copy.deepcopy(model).to("cpu", torch.float32).eval()
     layers: dict[nn.Module, nn.Module] = {}
     for name, choice in choices.items():
+    random = torch.Generator().manual_seed(0)  # never the global one: a plan may be made in the middle of a training
         conv = made.get_submodule(name)
         assert isinstance(conv, nn.Conv2d)
         layers[conv] = choice.structure.blank(conv, choice.kept).eval()
         for parameter in layers[conv].parameters():
             if parameter.ndim > 1 and parameter.numel():
-                nn.init.kaiming_normal_(parameter)
+                nn.init.kaiming_normal_(parameter, generator=random)
     replace_modules(made, layers)
     return made
 
@@ -296,9 +296,11 @@ def _key(
 ) -> str:
     packages = sorted({package for packages in PACKAGES.values() for package in packages if find_spec(package)})
     described = [
+    # Of the modules, not the distributions: onnxruntime comes in several of other names.
+    versions = [f"{package} {getattr(needed(package), '__version__', '')}" for package in ("torch", *packages)]
         device_name(),
         asdict(target),
-        [f"{package} {version(package)}" for package in packages],
+        versions,
         str(model),
         [[site.name, site.maps] for site in sites],
         [structure.name for structure in structures],
