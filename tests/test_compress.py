@@ -189,6 +189,13 @@ def test_statistics_are_cached_by_content_and_a_broken_file_is_replaced(network,
     assert len(calls) == 4
 
 
+def test_a_cache_that_cannot_be_written_is_named_before_the_work(network, images, tmp_path, monkeypatch):
+    monkeypatch.setattr("gdws.statistics._collect", None)
+    (tmp_path / "file").touch()
+    with pytest.raises(GdwsError, match=r"cannot make the folder .*file/cache: Not a directory"):
+        gdws.plan(network, [images], gdws.Macs(0.4), attack=None, cache=tmp_path / "file" / "cache")
+
+
 def test_drop_finds_a_smaller_network_that_agrees(network, images):
     double = images.repeat(2, 1, 1, 1)
     made = gdws.plan(network, [double], gdws.Drop(20.0), attack=None)

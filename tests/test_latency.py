@@ -156,6 +156,22 @@ def test_a_timetable_is_kept_and_a_damaged_one_is_taken_again(residual, tmp_path
         Timetable.from_json("[]")
 
 
+def test_a_timetable_that_cannot_be_kept_says_so_before_it_is_measured(residual, tmp_path, monkeypatch):
+    monkeypatch.setattr(latency, "_measured", None)
+    (tmp_path / "file").touch()
+    with pytest.raises(GdwsError, match=r"cannot make the folder .*file/cache: Not a directory"):
+        timetable(*residual, Target(threads=1), tmp_path / "file" / "cache")
+
+
+def test_a_timetable_of_other_versions_is_not_used(residual, monkeypatch):
+    """By the module's version: the distribution may have another name, as onnxruntime-gpu has."""
+    keys = {latency._key(*residual, Target())}
+    for package in ("torch", "onnxruntime", "openvino"):
+        monkeypatch.setattr(f"{package}.__version__", "0.0")
+        keys.add(latency._key(*residual, Target()))
+    assert len(keys) == 4
+
+
 def test_the_allocation_by_time_is_the_best_there_is(residual, table):
     """Against all combinations of three layers' options."""
     _, sites, structures, statistics = residual
@@ -209,7 +225,6 @@ def test_the_nearest_plan_is_the_answer(latencies, best):
 
 
 def test_a_speed_beyond_reach_names_the_best(residual, table):
-    model, sites, structures, statistics = residual
     with pytest.raises(GdwsError, match=r"Speedup\(1000\) is out of reach: expected at most \d+\.\d\dx"):
         nearest(rounds(*residual, gdws.Speedup(1000), table), gdws.Speedup(1000))
 
