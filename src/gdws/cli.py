@@ -22,8 +22,7 @@ from gdws.attacks import PGD, Attack
 from gdws.attacks.presets import PRESETS, named
 from gdws.bar import Bar
 from gdws.budgets import KINDS, Budget, Latency, Macs, Speedup
-from gdws.compress import METHODS, agreement, apply, plan
-from gdws.contract import evaluating, full_precision, placement
+from gdws.compress import METHODS, agreements, apply, plan
 from gdws.cost import network_cost
 from gdws.doubts import doubts
 from gdws.errors import GdwsError
@@ -44,7 +43,7 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_
 console, errors = Console(), Console(stderr=True)
 
 HELD = 100
-"""Training images on which `compress` says what it cost."""
+"""Training images, as far as there are so many more, on which `compress` says what it cost."""
 
 Model = Annotated[str, typer.Argument(help="demo, zoo:NAME, torchvision:NAME, timm:NAME, FILE.py:FACTORY or a folder")]
 Weights = Annotated[Path | None, typer.Option(help="safetensors, or a torch state dict, for the (first) model")]
@@ -151,7 +150,8 @@ def compress(
     budget = _budget(given)
     target = Target(engine, precision, threads, batch)
     network = models.resolve(model, weights).to(_device(device))
-    calibration = data.load(data_name, "train").take(images)
+    train = data.load(data_name, "train")
+    calibration, held = train.take(images), train.images[images : images + HELD].float() / 255
     radius = _fraction(eps)
     attack = PGD(eps=radius, step=radius / 4, steps=7) if radius else None
     with shown(Bar(errors)):
@@ -168,16 +168,17 @@ def compress(
             target=target if isinstance(budget, Speedup | Latency) else None,
         )
         compressed = apply(network, made)
-        agreed = _agreement(network, compressed, data_name, images, attack)
+        labels = train.labels[images : images + HELD]
+        agreed = agreements(network, compressed, held, labels, attack) if len(held) else {}
     storage.save(compressed, out, force=force, base=model)
     console.print(tables.plan(made))
     console.print(tables.left(made))
     if made.measured is not None:
         console.print(tables.measured(made.measured))
     for kind, per_cent in agreed.items():
-        console.print(f"{per_cent:.1f} % of {HELD} other training images are decided as by the original, {kind}")
+        console.print(f"{per_cent:.1f} % of {len(held)} other training images are decided as by the original, {kind}")
     console.print(f"saved to {out}")
-    record = {"model": model, "out": str(out), "plan": json.loads(made.to_json()), "agreement": agreed}
+    record = {"model": model, "out": str(out), "plan": json.loads(made.to_json()), "agreement": agreed, "held": len(held)}
     _write_json(json_file, {**record, **_machine()})
 
 
@@ -218,8 +219,8 @@ def evaluate_command(
     with joined() as ranks:
         place = own_device(_device(device))
         networks, forms = dict[str, torch.nn.Module](), dict[str, Deployed]()
-        for name in (model, *(others or [])):
         original = ""  # of the files that follow it; an int8 file that is attacked itself is a network, but no original
+        for name in (model, *(others or [])):
             if name in (*networks, *forms):
                 raise GdwsError(f"{name} is named twice: expected different networks")
             if name.endswith(".onnx"):
@@ -229,8 +230,8 @@ def evaluate_command(
                 if is_quantised(Path(name)):
                     networks[f"{name}, attacked itself"] = StraightThrough(name).to(place)
                 continue
-            networks[name] = models.resolve(name, None if networks else weights).to(place)
             original = name
+            networks[name] = models.resolve(name, None if networks else weights).to(place)
             _refuse_overlap(networks[name], name, test)
             if half:
                 forms[f"{name} in half"] = deployed_half(networks[name], name)
@@ -355,23 +356,6 @@ def bench_command(
             "This machine was busy: a fixed kernel took unequal times. Trust ratios and lower quartiles, or run again."
         )
     _write_json(json_file, {"rows": rows, "warmup": warmup, "repeats": repeats, "device": device, **_machine()})
-
-
-def _agreement(
-    network: torch.nn.Module, compressed: torch.nn.Module, data_name: str, used: int, attack: PGD | None
-) -> dict[str, float]:
-    """What a compression cost, on training images that it has not seen: per cent of decisions kept, clean and attacked."""
-    rest = data.load(data_name, "train").take(used + HELD)
-    images, labels = rest.images[used:].float() / 255, rest.labels[used:]
-    if not len(images):
-        return {}
-    sets = {"clean": images}
-    if attack is not None:
-        device, dtype = placement(network)
-        with full_precision(), evaluating(network):
-            found = attack(network, images.to(device, dtype), labels.to(device), torch.Generator().manual_seed(1))
-        sets["attacked"] = found.cpu()
-    return {kind: agreement(network, compressed, part) for kind, part in sets.items()}
 
 
 def _budget(given: dict[str, float | None]) -> Budget:
