@@ -25,7 +25,7 @@ from gdws.latency import timetable
 from gdws.statistics import calibrate, gather
 from gdws.structures import named
 from gdws.surgery import survey
-from gdws.timed import rounds
+from gdws.timed import nearest, rounds
 
 FRACTIONS = (1.0, 0.6, 0.4)
 
@@ -118,7 +118,7 @@ def main() -> None:
                 print(f"{name:20s} Latency({fraction:g}) {error}", flush=True)
                 continue
             first = found[0][1]
-            _, last = min(found, key=lambda each: (each[1].latency > fraction, abs(each[1].latency - fraction)))
+            _, last = nearest(found, gdws.Latency(fraction))
             row = {
                 "network": name,
                 "budget": fraction,

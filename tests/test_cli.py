@@ -95,10 +95,16 @@ def test_export_and_bench_in_an_engine(run, tmp_path):
     rows = json.loads((tmp_path / "b.json").read_text())["rows"]
     assert [row["engine"] for row in rows] == ["onnxruntime float32", "onnxruntime int8"]
     assert all(row["interval"][0] <= row["median"] <= row["interval"][1] for row in rows)
-    status, text = run("evaluate", "demo", "i.onnx", "--n", 4, "--steps", 1, "--json", "q.json")
+    status, text = run("evaluate", "demo", "i.onnx", "m.onnx", "--n", 4, "--steps", 1, "--json", "q.json")
     assert status == 0, text
-    judged = json.loads((tmp_path / "q.json").read_text())
-    assert "i.onnx, attacked itself" in str(judged)
+    rows = json.loads((tmp_path / "q.json").read_text())["rows"]
+    # Bug: m.onnx was taken for a form of the int8 file.
+    assert {row["model"]: row.get("compared with") for row in rows} == {
+        "demo": None,
+        "i.onnx, attacked itself": "demo",
+        "i.onnx": "demo",
+        "m.onnx": "demo",
+    }
 
 
 def test_compress_to_a_speed(run, tmp_path, monkeypatch):
@@ -163,7 +169,7 @@ def test_a_model_from_a_python_file_and_a_torch_state_dict(run, tmp_path):
 
 def test_accuracy_on_calibration_images_is_refused(run, tmp_path):
     name = small_npz(tmp_path / "d.npz")
-    assert run("compress", "demo", "--data", name, "--out", "o", "--images", 8, "--eps", "0")[0] == 0
+    assert run("compress", "demo", "--data", name, "--out", "o", "--images", 8, "--eps", "0", "--structures", "gdws")[0] == 0
     status, text = run("evaluate", "o", "--data", name, "--steps", 0)
     assert status == 2
     assert "calibrated on 8 of these images" in text
@@ -193,6 +199,19 @@ def test_a_folder_of_images_is_compressed_on_and_evaluated(run, tmp_path):
     status, text = run("evaluate", "o", "--data", "imagefolder:images/train", "--attack", "none")
     assert status == 2
     assert "calibrated on 8 of these images" in text
+
+
+@pytest.mark.parametrize(("used", "held"), [(8, 4), (12, 0), (500, 0)])
+def test_a_compression_says_on_how_many_images_it_was_tried(run, tmp_path, used, held):
+    """Bug: it said 100, whatever the data held beside the images that were used."""
+    options = ["--out", "o", "--method", "uniform", "--images", used, "--eps", "0", "--json", "c.json"]
+    status, text = run("compress", "demo", "--data", small_npz(tmp_path / "d.npz"), *options)
+    assert status == 0, text
+    assert ("other training images" in text) == (held > 0)
+    assert f"% of {held} other training images" in text or not held
+    record = json.loads((tmp_path / "c.json").read_text())
+    assert record["held"] == held
+    assert list(record["agreement"]) == ["clean"] * (held > 0)
 
 
 def test_an_evaluation_of_everything_fits_eighty_columns(run, tmp_path, monkeypatch, embedded_file):

@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import gdws
 from gdws import data, models
 from gdws.attacks import PGD
-from gdws.compress import METHODS
+from gdws.compress import METHODS, agreements
 from gdws.decompose import lego, spectrum_of
 from gdws.errors import GdwsError
 from gdws.nn import FactoredConv2d
@@ -189,6 +189,13 @@ def test_statistics_are_cached_by_content_and_a_broken_file_is_replaced(network,
     assert len(calls) == 4
 
 
+def test_a_cache_that_cannot_be_written_is_named_before_the_work(network, images, tmp_path, monkeypatch):
+    monkeypatch.setattr("gdws.statistics._collect", None)
+    (tmp_path / "file").touch()
+    with pytest.raises(GdwsError, match=r"cannot make the folder .*file/cache: Not a directory"):
+        gdws.plan(network, [images], gdws.Macs(0.4), attack=None, cache=tmp_path / "file" / "cache")
+
+
 def test_drop_finds_a_smaller_network_that_agrees(network, images):
     double = images.repeat(2, 1, 1, 1)
     made = gdws.plan(network, [double], gdws.Drop(20.0), attack=None)
@@ -198,6 +205,21 @@ def test_drop_finds_a_smaller_network_that_agrees(network, images):
     assert gdws.agreement(network, compressed, images) >= 70
     replayed = gdws.apply(network, gdws.Plan.from_json(made.to_json()), [double])
     assert torch.equal(replayed(images), compressed(images))
+
+
+def test_agreement_is_taken_on_images_clean_and_attacked(network, images):
+    labels, attack = torch.arange(24) % 6, PGD(steps=2)
+    other = gdws.apply(network, gdws.plan(network, [images], gdws.Macs(0.2), "uniform"))
+    network.train()
+    found = agreements(network, other, images, labels, attack)
+    assert network.training
+    network.eval()
+    examples = attack(network, images, labels, torch.Generator().manual_seed(1))
+    for kind, part in {"clean": images, "attacked": examples}.items():
+        assert found[kind] == pytest.approx(100 * float((network(part).argmax(1) == other(part).argmax(1)).float().mean()))
+    assert min(found.values()) < 100
+    assert agreements(network, network, images, None, attack) == {"clean": 100, "attacked": 100}
+    assert list(agreements(network, other, images, labels, None)) == ["clean"]
 
 
 def test_save_then_load_is_bit_identical(network, images, tmp_path):

@@ -94,8 +94,8 @@ def test_a_function_that_waits_for_the_device_is_not_recorded():
 @pytest.mark.parametrize(("norm", "eps", "step"), [("linf", 8 / 255, 2 / 255), ("l2", 0.5, 0.1), ("l1", 12.0, 2.0)])
 def test_recorded_attacks_break_what_plain_ones_break(norm, eps, step):
     """Many steps and restarts, so that batches shrink and recordings are used, against the same attack on the CPU."""
-    model, test = models.embedded(), data.load("demo", "test").take(100)
-    attack = PGD(eps=eps, step=step, steps=20, norm=norm, restarts=3, early_exit=True)
+    model, test = models.embedded(), data.load("demo", "test").take(50)
+    attack = PGD(eps=eps, step=step, steps=10, norm=norm, restarts=2, early_exit=True)
     here, there = evaluate(model, test, attack), evaluate(copy.deepcopy(model).cuda(), test, attack)
     assert int((here.attacked != there.attacked).sum()) <= 3
 

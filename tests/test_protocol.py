@@ -102,12 +102,49 @@ def test_examples_for_other_networks_are_made_to_the_end(pair):
     found = compare(networks, batches, [attack], deployed={"form": Deployed("base", networks["base"], "")})
     for number, (images, labels) in enumerate(batches):
         part = slice(50 * number, 50 * (number + 1))
-        for run, judge in ((attack, "base"), (attack, "form"), (to_the_end(attack), "other")):
+        runs = {"base": [attack], "form": [attack, to_the_end(attack)], "other": [to_the_end(attack)]}
+        for judge, own in runs.items():
             network = networks["base" if judge == "form" else judge]
-            examples = run(networks["base"], images, labels, random_starts(attack, 0, number))
-            right = (network(images).argmax(1) == labels) & (network(examples).argmax(1) == labels)
+            right = network(images).argmax(1) == labels
+            for run in own:
+                examples = run(networks["base"], images, labels, random_starts(attack, 0, number))
+                right &= network(examples).argmax(1) == labels
             assert torch.equal(found.right[Trial(judge, str(attack), "base")][part], right)
     assert to_the_end(PGD()) == PGD()
+
+
+def test_rounding_does_not_make_a_deployed_network_robust(pair):
+    """Bug: forms with a little rounding decided only examples that barely work, and looked more robust than their network."""
+    networks, batches = pair
+    base, attack = networks["base"], PGD(eps=16 / 255, step=1 / 255, steps=20, early_exit=True)
+
+    def rounded(images):
+        return base((images * 32).round() / 32)
+
+    found = compare({"base": base}, batches, [attack], deployed={"rounded": Deployed("base", rounded, "")})
+    barely = [attack(base, *batch, random_starts(attack, 0, number)) for number, batch in enumerate(batches)]
+    undone = torch.cat([rounded(x).argmax(1) == labels for x, (_, labels) in zip(barely, batches, strict=True)])
+    undone &= found.under("rounded", NATURAL)
+    robust, claimed = (int(right.sum()) for right in (found.under("base", WORST), undone))
+    assert claimed > robust + 10  # what was reported
+    assert abs(int(found.under("rounded", WORST).sum()) - robust) <= 4
+
+
+def test_examples_to_the_end_are_made_once_and_only_where_somebody_decides_them(pair):
+    networks, batches = pair
+    runs = []
+
+    @dataclass(frozen=True)
+    class Counted(Stopping):
+        def __call__(self, *arguments):
+            runs.append(self.early_exit)
+            return super().__call__(*arguments)
+
+    compare({"base": networks["base"]}, batches[:1], [Counted()])
+    assert runs == [True]
+    forms = {name: Deployed("base", networks["base"], "") for name in ("one", "two")}
+    compare(networks, batches[:1], [Counted()], deployed=forms)
+    assert runs[1:] == [True, False, True, False]
 
 
 def test_the_same_network_twice_gives_the_same_decisions(pair):

@@ -240,7 +240,8 @@ from gdws.training import train
 import torch
 torch.set_num_threads(1)
 with joined() as ranks:
-    train(network(), images(), recipe(epochs=int(sys.argv[2]), seed=3), Path(sys.argv[1]), resume=True, ranks=ranks, checkpoint_seconds=0)
+    plan = recipe(epochs=int(sys.argv[2]), seed=3)
+    train(network(), images(), plan, Path(sys.argv[1]), resume=True, ranks=ranks, checkpoint_seconds=0)
 """
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
 

@@ -24,8 +24,7 @@ from gdws.attacks.presets import PRESETS, named
 from gdws.bar import Bar
 from gdws.budgets import KINDS, Budget, Latency, Macs, Speedup
 from gdws.cli_training import train_command, tune_command
-from gdws.compress import METHODS, agreement, apply, plan
-from gdws.contract import evaluating, full_precision, placement
+from gdws.compress import METHODS, agreements, apply, plan
 from gdws.cost import network_cost
 from gdws.data.download import OFFICIAL, fetch
 from gdws.doubts import doubts
@@ -47,7 +46,7 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_
 console, errors = Console(), Console(stderr=True)
 
 HELD = 100
-"""Training images on which `compress` says what it cost."""
+"""Training images, as far as there are so many more, on which `compress` says what it cost."""
 
 Model = Annotated[str, typer.Argument(help="demo, zoo:NAME, torchvision:NAME, timm:NAME, FILE.py:FACTORY or a folder")]
 Weights = Annotated[Path | None, typer.Option(help="safetensors, or a torch state dict, for the (first) model")]
@@ -176,16 +175,19 @@ def compress(
             target=target if isinstance(budget, Speedup | Latency) else None,
         )
         compressed = apply(network, made)
-        agreed = _agreement(network, compressed, train, images, attack)
+        held, agreed = max(0, min(HELD, len(train.labels) - images)), {}
+        if held:
+            unseen, labels = next(iter(train.select(slice(images, images + held)).take(held, held)))
+            agreed = agreements(network, compressed, unseen, labels, attack)
     storage.save(compressed, out, force=force, base=model)
     console.print(tables.plan(made))
     console.print(tables.left(made))
     if made.measured is not None:
         console.print(tables.measured(made.measured))
     for kind, per_cent in agreed.items():
-        console.print(f"{per_cent:.1f} % of {HELD} other training images are decided as by the original, {kind}")
+        console.print(f"{per_cent:.1f} % of {held} other training images are decided as by the original, {kind}")
     console.print(f"saved to {out}")
-    record = {"model": model, "out": str(out), "plan": json.loads(made.to_json()), "agreement": agreed}
+    record = {"model": model, "out": str(out), "plan": json.loads(made.to_json()), "agreement": agreed, "held": held}
     _write_json(json_file, {**record, **_machine()})
 
 
@@ -226,16 +228,18 @@ def evaluate_command(
     with joined() as ranks:
         place = own_device(_device(device))
         networks, forms = dict[str, torch.nn.Module](), dict[str, Deployed]()
+        original = ""  # of the files that follow it; an int8 file that is attacked itself is a network, but no original
         for name in (model, *(others or [])):
             if name in (*networks, *forms):
                 raise GdwsError(f"{name} is named twice: expected different networks")
             if name.endswith(".onnx"):
-                if not networks:
+                if not original:
                     raise GdwsError(f"{name} is named first: expected the network whose examples it shall decide before it")
-                forms[name] = deployed_file(Path(name), list(networks)[-1])
+                forms[name] = deployed_file(Path(name), original)
                 if is_quantised(Path(name)):
                     networks[f"{name}, attacked itself"] = StraightThrough(name).to(place)
                 continue
+            original = name
             networks[name] = models.resolve(name, None if networks else weights).to(place)
             if half:
                 forms[f"{name} in half"] = deployed_half(networks[name], name)
@@ -372,22 +376,6 @@ def download(
     with shown(Bar(errors)):
         fetch(name, folder)
     console.print(f"ready to use: --data {name}:{folder}", markup=False, highlight=False, soft_wrap=True)
-
-
-def _agreement(
-    network: torch.nn.Module, compressed: torch.nn.Module, train: data.Dataset, used: int, attack: PGD | None
-) -> dict[str, float]:
-    """What a compression cost, on training images that it has not seen: per cent of decisions kept, clean and attacked."""
-    if len(train.labels) <= used:
-        return {}
-    images, labels = next(iter(train.select(slice(used, used + HELD)).take(HELD, HELD)))
-    sets = {"clean": images}
-    if attack is not None:
-        device, dtype = placement(network)
-        with full_precision(), evaluating(network):
-            found = attack(network, images.to(device, dtype), labels.to(device), torch.Generator().manual_seed(1))
-        sets["attacked"] = found.cpu()
-    return {kind: agreement(network, compressed, part) for kind, part in sets.items()}
 
 
 def _budget(given: dict[str, float | None]) -> Budget:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 import typer
-from torch import nn
 
 from gdws import data, models, storage, tables
 from gdws.attacks import PGD
@@ -17,7 +16,6 @@ from gdws.bar import Bar
 from gdws.console import (
     Data,
     Device,
-    Eps,
     Json,
     Model,
     Seed,
@@ -133,7 +131,7 @@ def _changed(
         attack = replace(attack, eps=fraction(eps), step=fraction(eps) / 4)
     if steps is not None:
         attack = replace(attack, steps=steps)
-    given = {"epochs": epochs, "batch": batch, "rate": rate, "loss": loss, "precision": precision}
+    given: dict[str, Any] = {"epochs": epochs, "batch": batch, "rate": rate, "loss": loss, "precision": precision}
     chosen = {name: value for name, value in given.items() if value is not None}
     if precision is None and place.type == "cuda":
         chosen["precision"] = "bfloat16"
@@ -146,8 +144,8 @@ def _report(trained: Trained, plan: Recipe, where: Path, json_file: Path | None)
     best = trained.best
     console.print(tables.epochs(trained.history))
     console.print(
-        f"Best epoch {best['epoch']}: natural {best['natural']:.2f} %, robust {best['robust']:.2f} % of {plan.held} images that were "
-        f"held back; written to {where}."
+        f"Best epoch {best['epoch']}: natural {best['natural']:.2f} %, robust {best['robust']:.2f} % of {plan.held} images held back."
+        f" Written to {where}"
     )
     if best.get("rounding", 1.0) < 0.01 and best["robust_rounded"] > best["robust"]:
         console.print(

@@ -27,7 +27,7 @@ from gdws.statistics import Statistics, calibrate, gather, image_hashes
 from gdws.structures import STRUCTURES, named
 from gdws.surgery import Site, survey
 from gdws.surgery import replace as replace_modules
-from gdws.timed import within_time
+from gdws.timed import nearest, rounds
 
 METHODS = ("calibrated", "paper", "uniform")
 ATTACK = PGD(steps=7)
@@ -114,7 +114,7 @@ def plan(
                 if isinstance(target, Timetable)
                 else timetable(model, candidates, kinds, statistics, target or Target(), cache)
             )
-            choices, measured = within_time(model, candidates, kinds, statistics, budget, table)
+            choices, measured = nearest(rounds(model, candidates, kinds, statistics, budget, table), budget)
         else:
             choices = calibrated(candidates, kinds, statistics, budget)
     elif method == "paper":
@@ -180,6 +180,26 @@ def agreement(model: nn.Module, other: nn.Module, images: Tensor) -> float:
     return 100 * same / len(images)
 
 
+def agreements(
+    model: nn.Module, other: nn.Module, images: Tensor, labels: Tensor | None, attack: PGD | None
+) -> dict[str, float]:
+    """What a compression cost, on images that it has not seen: `agreement` clean and, if there is an attack, attacked.
+
+    What is attacked is `model`, against the labels, or its own decisions without labels.
+    """
+    sets = {"clean": images}
+    if attack is not None:
+        sets["attacked"] = _attacked(model, images, labels, attack)
+    return {kind: agreement(model, other, part) for kind, part in sets.items()}
+
+
+def _attacked(model: nn.Module, images: Tensor, labels: Tensor | None, attack: PGD | None) -> Tensor:
+    """Held-back images, attacked in float32 from starts that the calibration has not used."""
+    device, dtype = placement(model)
+    with full_precision(), evaluating(model):
+        return attacked(model, images.to(device, dtype), labels, attack, torch.Generator().manual_seed(1)).cpu()
+
+
 def _smallest_within(
     budget: Drop,
     model: nn.Module,
@@ -198,12 +218,8 @@ def _smallest_within(
     if fit < 1:
         raise GdwsError(f"{budget} got {len(images)} calibration image: expected at least 2, to hold some back")
     used = (images[:fit], labels[:fit]) if labels is not None else images[:fit]
-    device, dtype = placement(model)
     held, truth = images[fit:], None if labels is None else labels[fit:]
-    with full_precision(), evaluating(model):
-        generator = torch.Generator().manual_seed(1)
-        adversarial = attacked(model, held.to(device, dtype), truth, attack, generator).cpu()
-    check = torch.cat([held, adversarial.to(held.dtype)])
+    check = torch.cat([held, _attacked(model, held, truth, attack).to(held.dtype)])
     low, high = 0.02, 1.0
     best = plan_for([used], Macs(high))
     data: Batches | Statistics = best.calibration if best.calibration is not None else [used]

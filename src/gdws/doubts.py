@@ -1,8 +1,8 @@
 """Reasons to distrust a robustness number, looked for after an evaluation (in the spirit of AutoAttack's flags).
 
 Some are read off the results. The others need a closer look at a few images that survived every attack: gradients that are not
-there, a stronger attack that still gains, a search without gradients that finds what they missed. With a thousand images this
-adds about a tenth to the cost of one attack. Silence is no proof: it says that these mistakes were not made.
+there, a stronger attack that still gains, a search without gradients that finds what they missed. Silence is no proof: it says
+that these mistakes were not made.
 """
 
 from __future__ import annotations

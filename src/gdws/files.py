@@ -29,6 +29,16 @@ def write_atomically(path: Path, content: bytes | str) -> None:
             Path(temporary).unlink(missing_ok=True)
 
 
+def ensure_folder(path: Path) -> None:
+    """Make the folder if it is not there, and say that nothing can be written to it before long work rather than after."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise GdwsError(f"cannot make the folder {path}: {error.strerror or error}") from None
+    if not os.access(path, os.W_OK):
+        raise GdwsError(f"cannot write to the folder {path}: expected one that allows it")
+
+
 @contextmanager
 def new_folder(path: Path, force: bool) -> Iterator[Path]:
     """A temporary folder that takes the place of `path` when all inside went well, and disappears when not."""

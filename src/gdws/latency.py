@@ -18,7 +18,6 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -33,7 +32,7 @@ from gdws.choices import Choice
 from gdws.engines import PACKAGES, PRECISIONS, installed, prepared, session
 from gdws.errors import GdwsError
 from gdws.export import to_onnx, traced
-from gdws.files import write_atomically
+from gdws.files import ensure_folder, write_atomically
 from gdws.prepack import Packed
 from gdws.profiling import layer_seconds, owners
 from gdws.progress import track
@@ -151,9 +150,10 @@ def timetable(
             return Timetable.from_json(file.read_text())
         except (GdwsError, UnicodeDecodeError, OSError):
             pass  # a damaged cache is measured again
+    if cache is not None:
+        ensure_folder(cache)
     made = _measured(model, sites, structures, statistics, target)
     if file is not None:
-        file.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(file, made.to_json())
     return made
 
@@ -162,13 +162,14 @@ def mock(model: nn.Module, choices: Mapping[str, Choice]) -> nn.Module:
     """A copy of a network with these layers in their places, their weights noise: it takes the time of the real one."""
     made = copy.deepcopy(model).to("cpu", torch.float32).eval()
     layers: dict[nn.Module, nn.Module] = {}
+    random = torch.Generator().manual_seed(0)  # never the global one: a plan may be made in the middle of a training
     for name, choice in choices.items():
         conv = made.get_submodule(name)
         assert isinstance(conv, nn.Conv2d)
         layers[conv] = choice.structure.blank(conv, choice.kept).eval()
         for parameter in layers[conv].parameters():
             if parameter.ndim > 1 and parameter.numel():
-                nn.init.kaiming_normal_(parameter)
+                nn.init.kaiming_normal_(parameter, generator=random)
     replace_modules(made, layers)
     return made
 
@@ -295,10 +296,12 @@ def _key(
     model: nn.Module, sites: Sequence[Site], structures: Sequence[Structure], statistics: Statistics, target: Target
 ) -> str:
     packages = sorted({package for packages in PACKAGES.values() for package in packages if find_spec(package)})
+    # Of the modules, not the distributions: onnxruntime comes in several of other names.
+    versions = [f"{package} {getattr(needed(package), '__version__', '')}" for package in ("torch", *packages)]
     described = [
         device_name(),
         asdict(target),
-        [f"{package} {version(package)}" for package in packages],
+        versions,
         str(model),
         [[site.name, site.maps] for site in sites],
         [structure.name for structure in structures],

@@ -24,7 +24,7 @@ from gdws import curvature, probing
 from gdws.attacks import PGD
 from gdws.contract import Batches, checked_logits, evaluating, full_precision, placement, unpack
 from gdws.errors import GdwsError
-from gdws.files import write_atomically
+from gdws.files import ensure_folder, write_atomically
 from gdws.observe import Use, backward, random_signs, recording, sampled_class
 from gdws.progress import track
 from gdws.sensitivity import attacked, squared_gradient_norms
@@ -99,6 +99,8 @@ def calibrate(
         stored = _read(file, images, sites, structures, attack, seed, device)
         if stored is not None:
             return stored
+    if cache is not None:
+        ensure_folder(cache)
     with full_precision(), evaluating(model):
         layers, adversarial = _collect(model, images, labels, sites, attack, seed)
         curves = _curves(model, adversarial, sites, structures, layers, seed)
@@ -252,7 +254,6 @@ def _write(file: Path, statistics: Statistics) -> None:
         for structure, curves in statistics.curves[name].items():
             for group, found in enumerate(curves):
                 tensors |= {f"{name}|{structure}|{group}|{field}": tensor for field, tensor in vars(found).items()}
-    file.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(file, save({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}))
     stale = sorted(file.parent.glob("statistics-*.safetensors"), key=os.path.getmtime)[:-KEPT_FILES]
     for old in stale:

@@ -6,7 +6,7 @@ network in its fastest engine.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from torch import nn
@@ -26,23 +26,14 @@ from gdws.surgery import Site
 ROUNDS, CLOSE = 3, 0.02
 """Corrections at most, and how near below the budget is near enough."""
 
+Tried = tuple[dict[str, Choice], Measured]
+"""A plan, and what it took."""
 
-def within_time(
-    model: nn.Module,
-    sites: list[Site],
-    structures: Sequence[Structure],
-    statistics: Statistics,
-    budget: Budget,
-    table: Timetable,
-) -> tuple[dict[str, Choice], Measured]:
-    """The least predicted loss within a Latency or Speedup budget; and what was measured."""
-    best: tuple[dict[str, Choice], Measured] | None = None
-    for choices, measured in track(rounds(model, sites, structures, statistics, budget, table), f"planning {budget}", ROUNDS):
-        note(f"{1 / measured.latency:.2f}x in {measured.engine}")
-        if best is None or _nearer(measured.latency, best[1].latency, _share(budget)):
-            best = choices, measured
-    assert best is not None
-    return best
+
+def nearest(tried: Iterable[Tried], budget: Budget) -> Tried:
+    """The best answer: within the budget before beyond it, then the one whose measured latency is nearest to it."""
+    share = _share(budget)
+    return min(tried, key=lambda each: (each[1].latency > share, abs(each[1].latency - share)))
 
 
 def rounds(
@@ -52,8 +43,11 @@ def rounds(
     statistics: Statistics,
     budget: Budget,
     table: Timetable,
-) -> Iterator[tuple[dict[str, Choice], Measured]]:
-    """Plans under a budget of time, each made with what the one before it took, until one is near enough."""
+) -> Iterator[Tried]:
+    """Plans of least predicted loss under a Latency or Speedup budget, until one is near enough.
+
+    Each is measured, and the next made with what it took.
+    """
     dense_engine, dense_seconds = table.reference
     limit = _share(budget) * dense_seconds
     example = statistics.images[:1].float().repeat(table.target.batch, 1, 1, 1)
@@ -66,7 +60,7 @@ def rounds(
     least = {engine: _least(sites, structures, statistics, latencies) for engine, latencies in table.engines.items()}
     factors = dict.fromkeys(table.engines, 1.0)  # measured / as the timetable has it
     dense = compiled(mock(model, {}), dense_engine)
-    for tried in range(ROUNDS):
+    for tried in track(range(ROUNDS), f"planning {budget}"):
         found = {
             engine: least_loss(sites, structures, statistics, latencies, limit / factors[engine] - latencies.rest)
             for engine, latencies in table.engines.items()
@@ -85,6 +79,7 @@ def rounds(
         expected = _time_of(found[engine], sites, table.engines[engine]) / dense_seconds
         timings = bench({"dense": dense, "plan": compiled(mock(model, found[engine]), engine)}, example, 10, 60)
         taken, latency = timings["dense"].quartile, timings["plan"].quartile / timings["dense"].quartile
+        note(f"{1 / latency:.2f}x in {engine}")
         where = table.device, engine, precision, threads, table.target.batch
         yield found[engine], Measured(*where, dense_engine, taken, factors[engine] * expected, latency)
         factors[engine] = latency / expected
@@ -94,11 +89,6 @@ def rounds(
 
 def _share(budget: Budget) -> float:
     return 1 / budget.value if isinstance(budget, Speedup) else budget.value
-
-
-def _nearer(latency: float, other: float, share: float) -> bool:
-    """Whether a measured latency is the better answer: within the budget before beyond it, then the one nearest to it."""
-    return (latency > share, abs(latency - share)) < (other > share, abs(other - share))
 
 
 def _least(sites: list[Site], structures: Sequence[Structure], statistics: Statistics, latencies: Latencies) -> float:
