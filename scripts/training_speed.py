@@ -12,6 +12,7 @@ import argparse
 import json
 import statistics
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -66,7 +67,7 @@ def main() -> None:
             torch.cuda.synchronize()
         return time.perf_counter()
 
-    contenders = {"passes": passes, "step": lambda: learner.step(0, 0)}
+    contenders: dict[str, Callable[[], object]] = {"passes": passes, "step": lambda: learner.step(0, 0)}
     for run in contenders.values():
         for _ in range(4):
             run()

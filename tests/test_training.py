@@ -6,16 +6,20 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from test_cli import run  # noqa: F401
 from torch import nn
 from torch.nn import functional as F
 
 import gdws
+from gdws import data, models
 from gdws.attacks import MSD, PGD
 from gdws.augment import crop_and_flip
 from gdws.data import Dataset
@@ -225,9 +229,9 @@ def test_held_images_are_not_trained_on(tmp_path, monkeypatch):
     monkeypatch.setattr(
         Learner, "__init__", lambda self, model, rest, *others: (drawn.append(rest), plain(self, model, rest, *others))[1]
     )
-    train(network(), data, recipe(epochs=1, held=20), tmp_path)
+    train(network(), data, recipe(epochs=1, held=10), tmp_path)
     rest = {image.numpy().tobytes() for image in drawn[0].images}
-    assert len(rest) == 60
+    assert len(rest) == 70
     assert rest < {image.numpy().tobytes() for image in data.images}
 
 
@@ -310,7 +314,7 @@ def test_a_truncated_checkpoint_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("model", "data", "changes", "words"),
     [
-        (network, lambda: images(40), {}, "40 images: expected more than the 40"),
+        (network, lambda: images(4), {}, "4 images: expected at least 5"),
         (lambda: network().half(), images, {}, "expected float32"),
         (network, lambda: Dataset("five", images(80).images, torch.arange(80) % 5), {}, "4 classes"),
         (lambda: nn.Sequential(network(), nn.Softmax(1)), images, {}, "probabilities"),
@@ -383,3 +387,64 @@ def test_the_teacher_is_not_trained():
     losses.sum().backward()
     assert all(parameter.grad is None for parameter in teacher.parameters())
     assert math.isfinite(losses.sum().item())
+
+
+# ------------------------------------------------------------------------------------------------ the command line
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    """A network as code, and its images as a file, in the folder where `run` works."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    (tmp_path / "net.py").write_text("from test_training import network\n")
+    data = images(100)
+    np.savez(tmp_path / "data.npz", images=data.images.permute(0, 2, 3, 1).numpy(), labels=data.labels.numpy())
+    return tmp_path
+
+
+SHORT = ["--data", "npz:data.npz", "--epochs", 2, "--batch", 20, "--steps", 1, "--rate", 0.05]
+
+
+def test_train_and_go_on_from_the_command_line(run, files):
+    status, text = run("train", "net.py:network", *SHORT, "--eps", "4/255", "--out", "run", "--json", "t.json")
+    assert status == 0, text
+    assert "Written to run/model.safetensors" in text
+    record = json.loads((files / "t.json").read_text())
+    assert record["recipe"]["attack"] == {**asdict(PGD(eps=4 / 255, step=1 / 255, steps=1)), "kind": "PGD"}
+    assert record["best"] in record["epochs"]
+    status, text = run("train", "net.py:network", *SHORT, "--eps", "4/255", "--out", "run")
+    assert status == 2
+    assert "run holds a training: expected another folder, or to continue that one (--resume)" in text
+    assert run("train", "net.py:network", *SHORT, "--eps", "4/255", "--out", "run", "--resume")[0] == 0
+    weights = ["--weights", "run/model.safetensors", "--attack", "none"]
+    assert run("evaluate", "net.py:network", *weights, "--data", "npz:data.npz")[0] == 0
+
+
+def test_tune_from_the_command_line(run, tmp_path):
+    """The embedded network, on few images."""
+    train = data.load("demo", "train").take(30)
+    base = models.embedded()
+    gdws.save(gdws.apply(base, gdws.plan(base, train.take(4), gdws.Macs(0.5), "uniform")), tmp_path / "small", base="demo")
+    options = ["--data", "demo", "--images", 30, "--epochs", 1, "--batch", 8, "--steps", 1, "--teacher", "demo"]
+    status, text = run("tune", "small", *options, "--out", "run", "--json", "t.json")
+    assert status == 0, text
+    assert "Written to run/model" in text
+    tuned = models.resolve(str(tmp_path / "run" / "model"))
+    assert tuned.gdws_plan.method == "uniform"
+    status, text = run("tune", "small", *options[:-2], "--out", "other", "--teacher-weights", "w.safetensors")
+    assert status == 2
+    assert "without --teacher" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--recipe", "slow"], "unknown recipe 'slow'"),
+        (["--recipe", "union", "--eps", "8/255"], "one radius"),
+        (["--eps", "9"], "from 0 to 1"),
+    ],
+)
+def test_bad_words(run, files, words, sentence):
+    status, text = run("train", "net.py:network", "--data", "npz:data.npz", "--out", "run", *words)
+    assert status == 2
+    assert sentence in text

@@ -143,10 +143,8 @@ def _changed(
 def _report(trained: Trained, plan: Recipe, where: Path, json_file: Path | None) -> None:
     best = trained.best
     console.print(tables.epochs(trained.history))
-    console.print(
-        f"Best epoch {best['epoch']}: natural {best['natural']:.2f} %, robust {best['robust']:.2f} % of {plan.held} images held back."
-        f" Written to {where}"
-    )
+    accuracies = f"natural {best['natural']:.2f} %, robust {best['robust']:.2f} % of the images held back"
+    console.print(f"Best epoch {best['epoch']}: {accuracies}. Written to {where}", highlight=False, soft_wrap=True)
     if best.get("rounding", 1.0) < 0.01 and best["robust_rounded"] > best["robust"]:
         console.print(
             f"Warning: attacks made with {plan.precision} passes leave {best['robust_rounded']:.2f} % right, float32's "

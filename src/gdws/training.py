@@ -60,10 +60,8 @@ def train(
     checkpoint_seconds, and `resume` continues from it. ranks: of several processes that share each batch, with the same
     arguments.
     """
-    if len(data.images) <= recipe.held:
-        raise GdwsError(f"{data.name} has {len(data.images)} images: expected more than the {recipe.held} that are held back")
-    rest, held = data.split(recipe.held, recipe.seed)
     check_trainable(model, data)
+    rest, held = data.split(max(1, min(recipe.held, len(data.labels) // 5)), recipe.seed)
     run = Run(folder, {"recipe": recipe.record(), "data": data_hash(data.images, data.labels)}, resume, ranks.first())
     learner = Learner(copy.deepcopy(model), rest, recipe, objective or OBJECTIVES[recipe.loss](), ranks)
     history: list[dict[str, Any]] = []
@@ -93,6 +91,8 @@ def train(
 def check_trainable(model: nn.Module, data: Dataset) -> None:
     """Refuse what could not be trained on this data, before hours are spent: classes, gradients, memory."""
     (images, labels), (device, dtype) = next(iter(data.take(2))), placement(model)
+    if len(data.labels) < 5:
+        raise GdwsError(f"{data.name} has {len(data.labels)} images: expected at least 5 to train on and to hold back from")
     if dtype != torch.float32:
         raise GdwsError(f"the model is {dtype}: expected float32 to be trained (the recipe's precision rounds the passes)")
     with evaluating(model):
