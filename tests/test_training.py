@@ -30,7 +30,7 @@ from gdws.objectives import Robust, Taught, Trades, divergence
 from gdws.ranks import ALONE, Ranks
 from gdws.recipes import RECIPES, Recipe
 from gdws.schedules import OneCycle, Steps
-from gdws.training import Trained, train
+from gdws.training import Trained, best_epoch, train
 from gdws.tuning import movable, tune
 
 ATTACK = PGD(steps=2, eps=4 / 255)
@@ -220,6 +220,22 @@ def test_the_best_epoch_is_kept_and_patience_ends(tmp_path, monkeypatch):
     assert len(trained.history) == 4
     assert trained.best["epoch"] == 2
     assert all(torch.equal(value, seen[1][name]) for name, value in trained.model.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "best"),
+    [
+        ([(90, 50)], 1),
+        ([(90, 50), (80, 60), (85, 40)], 2),
+        ([(80, 53.1), (81, 52.8), (82, 53.0)], 3),  # all alike under attack: the most natural
+        ([(80, 53.0), (81, 52.6), (82, 52.2), (83, 51.8)], 2),  # slow decay does not carry the best away
+        ([(80, 52.6), (79, 53.0), (78, 53.2)], 3),  # the first is no longer near the highest
+        ([(80, 50.0), (80, 50.2), (80, 50.1)], 2),
+    ],
+)
+def test_the_best_epoch(accuracies, best):
+    history = [{"epoch": number, "natural": n, "robust": r} for number, (n, r) in enumerate(accuracies, start=1)]
+    assert best_epoch(history)["epoch"] == best
 
 
 def test_held_images_are_not_trained_on(tmp_path, monkeypatch):
