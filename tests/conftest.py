@@ -1,3 +1,5 @@
+import functools
+
 import pytest
 import torch
 
@@ -6,6 +8,14 @@ import torch
 def _one_thread():
     """Small tensors on several threads wait for each other far longer than they compute, most of all on a shared machine."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _one_registry():
+    """torch.onnx reads its five hundred operators from their source for every export, which is half of an export's time."""
+    from torch.onnx._internal.exporter._registration import ONNXRegistry
+
+    ONNXRegistry.from_torchlib = staticmethod(functools.cache(ONNXRegistry.from_torchlib))
 
 
 @pytest.fixture(scope="session")

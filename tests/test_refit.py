@@ -8,8 +8,6 @@ from torch import nn
 
 import gdws
 from gdws import refit as refit_module
-from gdws.attacks import PGD
-from gdws.nn import FactoredConv2d
 
 
 class Residual(nn.Module):
@@ -95,17 +93,3 @@ def test_memory_bound_limits_the_images(setting, monkeypatch):
     monkeypatch.setitem(refit_module.LARGEST_MAP, "cpu", 4 * 4 * 8 * 81 * 3)
     refit_module.refit(model, {"a": compressed.a, "b": compressed.b}, [81, 81], clean, attacked)
     assert torch.equal(few.b.pointwise, compressed.b.pointwise)
-
-
-def test_calibrated_beats_the_paper_on_the_demo_model():
-    """Not an accuracy claim (docs/calibrated.md has those), only that the whole chain works on a real network."""
-    from gdws import data, models
-
-    model, train = models.embedded(), data.load("demo", "train").take(60)
-    test = data.load("demo", "test").take(200)
-    images = test.images.float() / 255
-    calibrated = gdws.apply(model, gdws.plan(model, train, gdws.Macs(0.4), attack=PGD(steps=2)))
-    paper = gdws.apply(model, gdws.plan(model, train, gdws.Macs(0.4), "paper", attack=PGD(steps=2)))
-    assert isinstance(calibrated.layer2[0].conv2, FactoredConv2d)
-    assert gdws.agreement(model, calibrated, images) > 85
-    assert gdws.agreement(model, calibrated, images) > gdws.agreement(model, paper, images) + 15
