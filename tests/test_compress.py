@@ -234,6 +234,27 @@ def test_save_then_load_is_bit_identical(network, images, tmp_path):
     assert torch.equal(gdws.load(tmp_path / "half", Net())(images.half()), half(images.half()))
 
 
+def test_a_network_with_nothing_to_replace_stays_whole_or_says_why(images):
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(8, 8, 3, padding=1, groups=8),
+        nn.Conv2d(8, 8, 1),
+        nn.Flatten(),
+        nn.Linear(8 * 144, 6),
+    ).eval()
+    for budget, method in [(gdws.Beta(1.0), "paper"), (gdws.Macs(1.0), "calibrated"), (gdws.Drop(5.0), "uniform")]:
+        made = gdws.plan(model, [images], budget, method, attack=None)
+        assert made.budget == budget
+        assert made.macs == made.parameters == 1
+        assert [layer.reason for layer in made.layers] == ["first layer", "depthwise", "1x1"]
+        read = gdws.Plan.from_json(made.to_json())
+        assert torch.equal(gdws.apply(model, read)(images), model(images))
+    for budget in (gdws.Macs(0.5), gdws.Params(0.9), gdws.Speedup(2.0), gdws.Beta(1.0)):
+        with pytest.raises(GdwsError, match=r"out of reach, none of the 3 convolutions .*first layer: 1, depthwise: 1, 1x1: 1"):
+            gdws.plan(model, [images], budget, attack=None)
+
+
 def test_shared_modules_are_replaced_under_all_their_names(images):
     class Shared(nn.Module):
         def __init__(self):

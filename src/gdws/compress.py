@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 import gdws
 from gdws import cost, decompose
 from gdws.attacks import PGD
-from gdws.budgets import Budget, Drop, Latency, Macs, Speedup
+from gdws.budgets import Beta, Budget, Drop, Latency, Macs, Params, Speedup
 from gdws.choices import Choice, calibrated, lego_with_one_beta, uniform
 from gdws.contract import Batches, check_weights, checked_logits, evaluating, full_precision, placement
 from gdws.errors import GdwsError
@@ -104,7 +105,10 @@ def plan(
     batches = [(images, labels)] if labels is not None else [images]
 
     measured, table = None, None
-    if method == "calibrated":
+    if not candidates:
+        _check_dense_is_enough(budget, method, sites)
+        choices: dict[str, Choice] = {}
+    elif method == "calibrated":
         kinds = named(structures)
         if statistics is None:
             statistics = calibrate(model, batches, candidates, kinds, attack=attack, seed=seed, cache=cache)
@@ -152,7 +156,7 @@ def apply(model: nn.Module, plan: Plan, calibration: Batches | Statistics | None
         _check_fits(model, layer)
     replaced = [layer for layer in plan.layers if layer.structure != "dense"]
     made: dict[str, FactoredConv2d] = {}
-    if plan.method == "calibrated":
+    if plan.method == "calibrated" and replaced:
         statistics = _statistics_for(model, plan, calibration)
         for layer in track(replaced, "layers"):
             found = statistics.curves[layer.name][layer.structure], statistics.layers[layer.name].metrics()
@@ -223,6 +227,8 @@ def _smallest_within(
     low, high = 0.02, 1.0
     best = plan_for([used], Macs(high))
     data: Batches | Statistics = best.calibration if best.calibration is not None else [used]
+    if not any(layer.replaceable for layer in best.layers):
+        return replace(best, budget=budget, images=image_hashes(images))
     for _ in track(range(7), f"searching {budget}"):
         middle = (low + high) / 2
         tried = plan_for(data, Macs(middle))
@@ -237,6 +243,18 @@ def _smallest_within(
 
 def _not_held_back(images: Tensor) -> int:
     return len(images) - max(1, round(HELD_BACK * len(images)))
+
+
+def _check_dense_is_enough(budget: Budget, method: str, sites: list[Site]) -> None:
+    """Of a network in which no convolution may be replaced, refuse whatever asks it to become smaller or faster."""
+    if (method == "paper" and isinstance(budget, Beta)) or (isinstance(budget, Macs | Params) and budget.value == 1):
+        return
+    counts = Counter(site.reason for site in sites)
+    kept = ", ".join(f"{reason}: {count}" for reason, count in counts.most_common())
+    raise GdwsError(
+        f"{budget} is out of reach, none of the {len(sites)} convolutions may be replaced ({kept}): expected a network with "
+        "dense convolutions of several taps after the first, or keep_1x1=False"
+    )
 
 
 def _layer_plan(site: Site, choice: Choice | None, latencies: Latencies | None) -> LayerPlan:

@@ -11,11 +11,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from gdws import storage, zoo
+from gdws import checkpoints, storage, zoo
 from gdws.contract import check_weights
 from gdws.errors import GdwsError
-
-IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 class Normalized(nn.Module):
@@ -38,7 +36,8 @@ def resolve(name: str, weights: Path | None = None) -> nn.Module:
     model = _architecture(name)
     if weights is not None:
         network = model.network if isinstance(model, Normalized) else model
-        storage.load_weights(network, storage.read_weights(weights), str(weights))
+        tensors = checkpoints.fit(storage.read_weights(weights), network, str(weights))
+        storage.load_weights(network, tensors, str(weights))
     check_weights(model)
     return model.eval()
 
@@ -89,7 +88,7 @@ def _from_library(library: str, name: str) -> nn.Module:
     except Exception as error:
         raise GdwsError(f"{library} cannot build {name!r}: {error}") from None
     settings = getattr(network, "pretrained_cfg", None) or {}
-    mean, std = settings.get("mean", IMAGENET[0]), settings.get("std", IMAGENET[1])
+    mean, std = settings.get("mean", zoo.IMAGENET[0]), settings.get("std", zoo.IMAGENET[1])
     return Normalized(network, tuple(mean), tuple(std))
 
 

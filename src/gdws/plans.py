@@ -153,4 +153,5 @@ def _layer(entry: dict[str, Any]) -> LayerPlan:
 
 
 def _share(pairs: list[tuple[int, int]]) -> float:
-    return sum(left for left, _ in pairs) / max(1, sum(whole for _, whole in pairs))
+    """1 where there is nothing to share: a network that has nothing to replace stays whole."""
+    return sum(left for left, _ in pairs) / sum(whole for _, whole in pairs) if pairs else 1.0

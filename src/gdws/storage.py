@@ -5,14 +5,19 @@ from __future__ import annotations
 import copy
 import json
 import os
+import re
+from argparse import Namespace
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from gdws.checkpoints import unnested
 from gdws.errors import GdwsError
 from gdws.files import new_folder
 from gdws.plans import Plan
@@ -20,6 +25,16 @@ from gdws.structures import STRUCTURES
 from gdws.surgery import replace
 
 FORMAT = "gdws model 1"
+
+_SCALAR: Any = np.float64(0).__reduce__()[0]
+HARMLESS: list[Callable[..., Any] | tuple[Callable[..., Any], str]] = [
+    Namespace,
+    np.dtype,
+    *(type(np.dtype(kind)) for kind in ("bool", "int32", "int64", "float32", "float64")),
+    *((_SCALAR, f"numpy.{core}.multiarray.scalar") for core in ("core", "_core")),
+]
+"""What training scripts put beside tensors and PyTorch refuses by default: command-line arguments and numpy's numbers. These
+only hold values: to build one runs no code of the file's choosing."""
 
 
 def save(model: nn.Module, folder: str | os.PathLike[str], *, force: bool = False, base: str | None = None) -> None:
@@ -83,22 +98,28 @@ def read_record(folder: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """Tensors of a safetensors file, or of a torch file read without running anything in it."""
+    """Tensors of a safetensors file, or of a torch file read without running anything in it.
+
+    A torch file may be of the format before PyTorch 1.6, and may hold a training state (epochs, an optimizer, the arguments of
+    the command) around the state dict, but no objects of anyone's own classes.
+    """
     if not path.is_file():
         raise GdwsError(f"there is no file {path}: expected weights (safetensors, or a torch state dict)")
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
-        found = torch.load(path, map_location="cpu", weights_only=True)
+        with torch.serialization.safe_globals(HARMLESS):
+            found = torch.load(path, map_location="cpu", weights_only=True)
     except (SafetensorError, OSError, EOFError, RuntimeError, ValueError, KeyError) as error:
         raise GdwsError(f"{path} cannot be read ({_first_line(error)}): is it truncated?") from None
     except Exception as error:  # weights_only refuses foreign pickles with an exception class of its own
-        raise GdwsError(f"{path} holds more than tensors and is not read ({_first_line(error)})") from None
-    if isinstance(found, dict) and isinstance(found.get("state_dict"), dict):
-        found = found["state_dict"]
-    if not isinstance(found, dict) or not all(isinstance(value, Tensor) for value in found.values()):
-        raise GdwsError(f"{path} holds a {type(found).__name__}: expected a state dict of tensors")
-    return found
+        unknown = re.search(r"GLOBAL (\S+)", str(error))
+        what = unknown[1] if unknown else "something"
+        raise GdwsError(
+            f"{path} holds {what} beside tensors and is not read: expected a state dict (where you trust the file, write that "
+            "alone with torch.save)"
+        ) from None
+    return unnested(found, str(path))
 
 
 def load_weights(model: nn.Module, tensors: dict[str, Tensor], source: str) -> None:
