@@ -1,4 +1,5 @@
 import functools
+import sys
 
 import pytest
 import torch
@@ -73,3 +74,27 @@ def small():
             F.cross_entropy(model(attacked), labels).backward()
             optimizer.step()
     return model.eval(), *draw(200)
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, capsys):
+    """The command line in a folder of its own: call it with words, get its exit status and what it printed."""
+    from gdws import cli
+    from gdws.cli import compression, options
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(options.console, "width", 200)
+    monkeypatch.setattr(compression, "HELD", 10)
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["gdws", *map(str, arguments)])
+        try:
+            cli.main()
+            status = 0
+        except SystemExit as stop:
+            status = stop.code or 0
+        captured = capsys.readouterr()
+        return status, captured.out + captured.err
+
+    return call

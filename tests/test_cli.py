@@ -13,32 +13,13 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from rich.console import Console
 from safetensors.torch import save_file
 
-from gdws import agreement, bench, cli, compress, data, demo, latency, models, timed, zoo
+from gdws import agreement, bench, compress, data, demo, latency, models, timed, zoo
+from gdws.cli import compression
+from gdws.cli.options import console
 from gdws.errors import GdwsError
 from gdws.nn import FactoredConv2d
-
-
-@pytest.fixture
-def run(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(cli, "console", Console(width=200))
-    monkeypatch.setattr(cli, "HELD", 10)
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["gdws", *map(str, arguments)])
-        try:
-            cli.main()
-            status = 0
-        except SystemExit as stop:
-            status = stop.code or 0
-        captured = capsys.readouterr()
-        return status, captured.out + captured.err
-
-    return call
 
 
 def small_npz(path, count=12, **changes):
@@ -132,7 +113,7 @@ def test_compress_to_a_speed(run, tmp_path, monkeypatch):
     """The line that a user types: what the speed costs, predicted and measured; or the best that can be had."""
     monkeypatch.setattr(latency, "SHARES", (0.1, 0.4))
     monkeypatch.setattr(timed, "ROUNDS", 1)
-    monkeypatch.setattr(cli, "HELD", 100)
+    monkeypatch.setattr(compression, "HELD", 100)
     (tmp_path / "wide.py").write_text(WIDE)
     options = ["--images", 24, "--eps", 0, "--structures", "vertical", "--engine", "onnxruntime", "--threads", 1]
     status, text = run("compress", "wide.py:make", "--out", "out", "--speedup", 1.2, *options, "--json", "c.json")
@@ -250,7 +231,7 @@ def test_a_compression_says_on_how_many_images_it_was_tried(run, tmp_path, used,
 
 
 def test_an_evaluation_of_everything_fits_eighty_columns(run, tmp_path, monkeypatch, embedded_file):
-    monkeypatch.setattr(cli, "console", Console(width=80))
+    monkeypatch.setattr(console, "width", 80)
     (tmp_path / "a-folder-with-a-long-name").mkdir()
     file = tmp_path / "a-folder-with-a-long-name" / "embedded.onnx"
     file.write_bytes(embedded_file.read_bytes())

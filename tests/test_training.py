@@ -14,7 +14,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_cli import run  # noqa: F401
 from torch import nn
 from torch.nn import functional as F
 

@@ -11,6 +11,8 @@ import torch
 import typer
 from rich.console import Console
 
+from gdws import data
+from gdws.engines import PRECISIONS
 from gdws.errors import GdwsError
 from gdws.files import write_atomically
 
@@ -18,11 +20,12 @@ console, errors = Console(), Console(stderr=True)
 
 Model = Annotated[str, typer.Argument(help="demo, zoo:NAME, torchvision:NAME, timm:NAME, FILE.py:FACTORY or a folder")]
 Weights = Annotated[Path | None, typer.Option(help="safetensors, or a torch state dict, for the (first) model")]
-Data = Annotated[str, typer.Option("--data", help="demo, cifar10:DIR, svhn:DIR, imagefolder:DIR or npz:FILE")]
+Data = Annotated[str, typer.Option("--data", help=data.NAMES)]
 Json = Annotated[Path | None, typer.Option("--json", help="also write the result to this file")]
 Seed = Annotated[int, typer.Option(help="for attacks and random signs")]
 Eps = Annotated[str, typer.Option(help="radius of the l-inf attack, such as 8/255; 0 for none")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...")]
+Precision = Annotated[str, typer.Option(help=", ".join(PRECISIONS))]
 
 
 def fraction(text: str) -> float:

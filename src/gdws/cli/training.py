@@ -1,4 +1,4 @@
-"""The commands `train` and `tune`."""
+"""The commands `train`, `tune` and `download`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import typer
 from gdws import data, models, storage, tables
 from gdws.attacks import PGD
 from gdws.bar import Bar
-from gdws.console import (
+from gdws.cli.options import (
     Data,
     Device,
     Json,
@@ -27,6 +27,7 @@ from gdws.console import (
     usable_device,
     write_json,
 )
+from gdws.data.download import OFFICIAL, fetch
 from gdws.errors import GdwsError
 from gdws.progress import shown
 from gdws.ranks import joined, own_device
@@ -108,6 +109,16 @@ def tune_command(
         if ranks.first():
             storage.save(trained.model, out / "model", force=True, base=storage.read_record(folder)["base"])
             _report(trained, plan, out / "model", json_file)
+
+
+def download(
+    name: Annotated[str, typer.Argument(help=" or ".join(OFFICIAL))],
+    folder: Annotated[Path, typer.Argument(help="where its files go")],
+) -> None:
+    """Fetch a data set from its official address, check it, and resume what was interrupted."""
+    with shown(Bar(errors)):
+        fetch(name, folder)
+    console.print(f"ready to use: --data {name}:{folder}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _changed(

@@ -1,0 +1,151 @@
+"""The commands `export` and `bench`."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+
+from gdws import bench as benchmark
+from gdws import data, engines, models, tables
+from gdws.attacks import PGD
+from gdws.bar import Bar
+from gdws.cli.options import (
+    Data,
+    Device,
+    Eps,
+    Json,
+    Model,
+    Precision,
+    Seed,
+    Weights,
+    console,
+    errors,
+    fraction,
+    machine,
+    usable_device,
+    write_json,
+)
+from gdws.errors import GdwsError
+from gdws.export import to_onnx, verify
+from gdws.files import write_atomically
+from gdws.progress import shown, track
+from gdws.quantise import quantise
+
+
+def export_command(
+    model: Model,
+    out: Annotated[Path, typer.Option(help="the file to write")],
+    weights: Weights = None,
+    data_name: Data = "demo",
+    to: Annotated[str, typer.Option(help="format of the file: onnx")] = "onnx",
+    precision: Precision = "float32",
+    images: Annotated[int, typer.Option(help="training images to calibrate int8 on")] = 300,
+    n: Annotated[int, typer.Option("--n", help="test images to check the file on, clean and attacked")] = 200,
+    eps: Eps = "8/255",
+    force: Annotated[bool, typer.Option(help="overwrite the file")] = False,
+    seed: Seed = 0,
+    json_file: Json = None,
+) -> None:
+    """Write a model as a file that engines run, after checking that it decides as the model does."""
+    if to != "onnx" or precision not in engines.PRECISIONS:
+        raise GdwsError(f"--to is {to!r}, --precision {precision!r}: expected onnx, and {' or '.join(engines.PRECISIONS)}")
+    if out.exists() and not force:
+        raise GdwsError(f"{out} exists: choose another file, or overwrite it with --force")
+    network = models.resolve(model, weights)
+    test = data.load(data_name, "test").take(n, 50)
+    sets = {"clean": torch.cat([clean for clean, _ in test])}
+    radius = fraction(eps)
+    with shown(Bar(errors)), tempfile.TemporaryDirectory() as folder:
+        made = Path(folder, "float32.onnx")
+        to_onnx(network, made, sets["clean"])
+        if precision == "int8":
+            made, plain = Path(folder, "int8.onnx"), made
+            quantise(plain, made, next(iter(data.load(data_name, "train").take(images, images)))[0])
+        if radius:
+            attack = PGD(eps=radius, step=radius / 4, steps=10)
+            random = torch.Generator().manual_seed(seed)
+            sets[str(attack)] = torch.cat(
+                [attack(network, clean, labels, random) for clean, labels in track(test, str(attack))]
+            )
+        # int8 differs by design: it is measured, not refused.
+        tolerance = None if precision == "int8" else 1e-3
+        parities = {name: verify(made, network, part, tolerance=tolerance) for name, part in sets.items()}
+        write_atomically(out, made.read_bytes())
+    title = f"{out}, {precision}, {out.stat().st_size / 2**20:.2f} MB, beside the model"
+    console.print(tables.parities(parities, title))
+    rows = [{"images": name, **asdict(parity)} for name, parity in parities.items()]
+    write_json(json_file, {"model": model, "out": str(out), "precision": precision, "rows": rows, "seed": seed, **machine()})
+
+
+def bench_command(
+    model: Annotated[str, typer.Argument(help="a model as elsewhere, or a FILE.onnx")],
+    others: Annotated[list[str] | None, typer.Argument(help="models to compare with it")] = None,
+    weights: Weights = None,
+    engine: Annotated[
+        str, typer.Option(help="eager, compile (torch.compile), torch, onnxruntime, openvino, or best: each model's fastest")
+    ] = "eager",
+    channels_last: Annotated[bool, typer.Option("--channels-last", help="for eager and compile: NHWC in memory")] = False,
+    precision: Precision = "float32",
+    size: Annotated[int, typer.Option(help="height and width of the images")] = 32,
+    batch: Annotated[int, typer.Option(help="images at a time")] = 1,
+    warmup: Annotated[int, typer.Option(help="untimed passes")] = 50,
+    repeats: Annotated[int, typer.Option(help="timed passes")] = 200,
+    paper: Annotated[bool, typer.Option("--paper", help="the paper's protocol: batch 1, 5,000 + 10,000 passes")] = False,
+    threads: Annotated[int | None, typer.Option(help="CPU threads (default: PyTorch's own choice)")] = None,
+    seed: Seed = 0,
+    device: Device = "cpu",
+    json_file: Json = None,
+) -> None:
+    """Frames per second of models in eager PyTorch or an engine, taken in turns in one process."""
+    if threads is not None:
+        torch.set_num_threads(threads)
+    if paper:
+        batch, (warmup, repeats) = 1, benchmark.PAPER
+    if min(batch, size, repeats) < 1 or warmup < 0:
+        raise GdwsError(f"batch {batch}, size {size}, repeats {repeats}: expected at least 1 of each")
+    example = torch.rand(batch, 3, size, size, generator=torch.Generator().manual_seed(seed))
+    if channels_last:
+        example = example.to(memory_format=torch.channels_last)
+    runs: dict[str, torch.nn.Module | engines.Compiled] = {}
+    for index, name in enumerate([model, *(others or [])]):
+        file = name.endswith(".onnx")
+        network = Path(name) if file else models.resolve(name, weights if index == 0 else None).to(usable_device(device))
+        runs[name] = _in_engine(network, engine, channels_last, precision, example)
+    with shown(Bar(errors)):
+        timings = benchmark.bench(runs, example, warmup, repeats)
+    ran_in = {name: run.name if isinstance(run, engines.Compiled) else f"{engine} float32" for name, run in runs.items()}
+    title = f"batch {batch}, {torch.get_num_threads()} threads, {device}, median of {repeats}"
+    console.print(tables.timings(timings, ran_in, title))
+    rows = [{"model": name, "engine": ran_in[name], **asdict(timing), "fps": timing.fps} for name, timing in timings.items()]
+    if timings[model].busy:
+        console.print(
+            "This machine was busy: a fixed kernel took unequal times. Trust ratios and lower quartiles, or run again."
+        )
+    write_json(json_file, {"rows": rows, "warmup": warmup, "repeats": repeats, "device": device, **machine()})
+
+
+def _in_engine(
+    network: torch.nn.Module | Path, engine: str, channels_last: bool, precision: str, example: torch.Tensor
+) -> torch.nn.Module | engines.Compiled:
+    if engine in ("eager", "compile"):
+        if not isinstance(network, torch.nn.Module):
+            raise GdwsError(f"{network} is a file, --engine is {engine}: expected onnxruntime, openvino or best")
+        if precision != "float32":
+            raise GdwsError(f"--engine {engine} with --precision {precision}: expected float32, or another engine")
+        if channels_last:
+            network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        if engine == "compile":
+            network.compile()
+        return network
+    if channels_last:
+        raise GdwsError(f"--channels-last with --engine {engine}, which has layouts of its own: expected eager or compile")
+    # The values that int8 is calibrated on do not change its time.
+    noise = torch.rand(8, *example.shape[1:], generator=torch.Generator().manual_seed(0))
+    return engines.compile(
+        network, "auto" if engine == "best" else engine, example=example, precision=precision, calibration=noise
+    )

@@ -1,0 +1,144 @@
+"""The command `evaluate`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+
+from gdws import data, models, tables
+from gdws.attacks import Attack
+from gdws.attacks.presets import PRESETS, named
+from gdws.bar import Bar
+from gdws.cli.options import (
+    Data,
+    Device,
+    Json,
+    Model,
+    Seed,
+    Weights,
+    console,
+    errors,
+    fraction,
+    machine,
+    usable_device,
+    write_json,
+)
+from gdws.doubts import doubts
+from gdws.errors import GdwsError
+from gdws.plans import Plan
+from gdws.progress import shown
+from gdws.protocol import Deployed, compare, deployed_file, deployed_half
+from gdws.quantise import is_quantised
+from gdws.ranks import joined, own_device
+from gdws.statistics import image_hashes
+from gdws.straight import StraightThrough
+
+
+def evaluate_command(
+    model: Model,
+    others: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="compressed versions; FILE.onnx is judged on the examples of the model before it (int8: its own too)"
+        ),
+    ] = None,
+    weights: Weights = None,
+    data_name: Data = "demo",
+    n: Annotated[int | None, typer.Option("--n", help="test images (default all)")] = None,
+    attack: Annotated[
+        list[str] | None, typer.Option(help=f"none, or one of {', '.join(PRESETS)}; repeatable (default pgd-20)")
+    ] = None,
+    steps: Annotated[int | None, typer.Option(help="steps of PGD, instead of --attack; 0 for none")] = None,
+    eps: Annotated[str | None, typer.Option(help="radius of PGD, such as 8/255, instead of --attack; 0 for none")] = None,
+    transfer: Annotated[bool, typer.Option(help="try the base's examples on the others and theirs on the base")] = True,
+    half: Annotated[bool, typer.Option("--half", help="let half-precision copies decide the same examples")] = False,
+    tf32: Annotated[bool, typer.Option("--tf32", help="attack in TF32 on a GPU that has it; judge in float32")] = False,
+    batch: Annotated[int, typer.Option(help="images at a time")] = 100,
+    checkpoint: Annotated[Path | None, typer.Option(help="keep the result of every batch in this file")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="continue the checkpoint")] = False,
+    seed: Seed = 0,
+    device: Device = "cpu",
+    json_file: Json = None,
+) -> None:
+    """Natural accuracy, accuracy under attack, and what changed for each image; under torchrun, in several processes."""
+    test = data.load(data_name, "test").take(n, batch)
+    attacks = _attacks(attack, steps, eps)
+    if resume and checkpoint is None:
+        raise GdwsError("--resume without --checkpoint: expected the file to continue")
+    if json_file is not None and not json_file.parent.is_dir():  # said before hours of work, not after
+        raise GdwsError(f"there is no folder {json_file.parent}: expected one for the result")
+    with joined() as ranks:
+        place = own_device(usable_device(device))
+        networks, forms = dict[str, torch.nn.Module](), dict[str, Deployed]()
+        original = ""  # of the files that follow it; an int8 file that is attacked itself is a network, but no original
+        for name in (model, *(others or [])):
+            if name in (*networks, *forms):
+                raise GdwsError(f"{name} is named twice: expected different networks")
+            if name.endswith(".onnx"):
+                if not original:
+                    raise GdwsError(f"{name} is named first: expected the network whose examples it shall decide before it")
+                forms[name] = deployed_file(Path(name), original)
+                if is_quantised(Path(name)):
+                    networks[f"{name}, attacked itself"] = StraightThrough(name).to(place)
+                continue
+            original = name
+            networks[name] = models.resolve(name, None if networks else weights).to(place)
+            if half:
+                forms[f"{name} in half"] = deployed_half(networks[name], name)
+        _refuse_overlap(networks, test)
+        with shown(Bar(errors)) if ranks.first() else nullcontext():
+            found = compare(
+                networks,
+                test,
+                attacks,
+                seed,
+                deployed=forms,
+                transfer=transfer,
+                checkpoint=checkpoint,
+                resume=resume,
+                tf32=tf32,
+                ranks=ranks,
+            )
+        if not ranks.first():
+            return
+    doubted = doubts(found, networks, test, attacks, seed)
+    console.print(tables.accuracies(found, f"{found.images:,} test images of {data_name}"))
+    if len(found.makers) > 1:
+        console.print(tables.changes(found))
+    if found.transfers:
+        console.print(tables.transfers(found))
+    for doubt in doubted:
+        console.print(f"Warning: {doubt}.", style="yellow", markup=False, highlight=False)
+    if attacks and not doubted:
+        console.print("No reason to doubt these numbers was found (docs/evaluation.md says what was looked for).")
+    record = {"data": data_name, **found.record(), "doubts": [{**asdict(doubt), "text": str(doubt)} for doubt in doubted]}
+    write_json(json_file, {**record, **machine()})
+
+
+def _attacks(names: list[str] | None, steps: int | None, eps: str | None) -> list[Attack]:
+    """Presets, or PGD with settings of its own."""
+    if steps is None and eps is None:
+        return [] if names == ["none"] else [attack for name in names or ["pgd-20"] for attack in named(name)]
+    if names:
+        raise GdwsError(f"--attack {names[0]} together with --steps or --eps: expected a preset, or PGD's own settings")
+    radius, steps = fraction(eps or "8/255"), 20 if steps is None else steps
+    return [replace(named("pgd-20")[0], eps=radius, step=radius / 4, steps=steps)] if radius and steps else []
+
+
+def _refuse_overlap(networks: Mapping[str, torch.nn.Module], test: data.Dataset) -> None:
+    plans = {name: getattr(network, "gdws_plan", None) for name, network in networks.items()}
+    seen = {name: set(made.images) for name, made in plans.items() if isinstance(made, Plan) and made.images}
+    if not seen:  # images that are files are decoded once more for this
+        return
+    judged = {digest for images, _ in test for digest in image_hashes(images)}
+    for name, images in seen.items():
+        if shared := images & judged:
+            raise GdwsError(
+                f"{name} was calibrated on {len(shared)} of these images: expected an evaluation on images that it has not seen"
+            )
