@@ -387,24 +387,31 @@ def test_an_interrupted_compression_leaves_no_folder(tmp_path):
     command = [sys.executable, "-m", "gdws", "compress", "../mine.py:make", "--out", "o", "--no-cache", "--images", "500"]
     statuses = {signal.SIGINT: 130, signal.SIGKILL: -9}
     processes = {}
-    for kill in statuses:
-        (tmp_path / kill.name).mkdir()
-        processes[kill] = subprocess.Popen(
-            command,
-            cwd=tmp_path / kill.name,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-    patience = time.monotonic() + 120
-    while time.monotonic() < patience and not all((tmp_path / f"{kill.name}.ready").exists() for kill in statuses):
-        time.sleep(0.1)
-    time.sleep(2)  # past the imports and the model, well before the end
-    for kill, process in processes.items():
-        assert process.poll() is None
-        process.send_signal(kill)
-        _, text = process.communicate(timeout=60)
-        assert process.returncode == statuses[kill]
-        assert "Traceback" not in text
-        assert list((tmp_path / kill.name).iterdir()) == []
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # nohup in a script has children ignore it
+    try:
+        for kill in statuses:
+            (tmp_path / kill.name).mkdir()
+            processes[kill] = subprocess.Popen(
+                command,
+                cwd=tmp_path / kill.name,
+                env={**os.environ, "OMP_NUM_THREADS": "1"},
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        patience = time.monotonic() + 120
+        while time.monotonic() < patience and not all((tmp_path / f"{kill.name}.ready").exists() for kill in statuses):
+            time.sleep(0.1)
+        time.sleep(2)  # past the imports and the model, well before the end
+        for kill, process in processes.items():
+            assert process.poll() is None
+            process.send_signal(kill)
+            _, text = process.communicate(timeout=60)
+            assert process.returncode == statuses[kill]
+            assert "Traceback" not in text
+            assert list((tmp_path / kill.name).iterdir()) == []
+    finally:
+        signal.signal(signal.SIGINT, before)
+        for process in processes.values():
+            process.kill()
+            process.communicate()
