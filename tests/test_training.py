@@ -310,10 +310,14 @@ def test_another_training_is_not_overwritten_and_not_continued_with_other_settin
     before = (tmp_path / "model.safetensors").read_bytes()
     with pytest.raises(GdwsError, match="holds a training"):
         train(network(), images(80), recipe(epochs=1), tmp_path)
-    with pytest.raises(GdwsError, match="other recipe"):
+    with pytest.raises(GdwsError, match="epochs 1 and not 2"):
         train(network(), images(80), recipe(epochs=2), tmp_path, resume=True)
-    with pytest.raises(GdwsError, match="other data"):
+    with pytest.raises(GdwsError, match="another data"):
         train(network(), images(80, seed=1), recipe(epochs=1), tmp_path, resume=True)
+    with pytest.raises(GdwsError, match="another network"):
+        train(nn.Sequential(network(), nn.Linear(4, 4)), images(80), recipe(epochs=1), tmp_path, resume=True)
+    with pytest.raises(GdwsError, match="another objective"):
+        train(network(), images(80), recipe(epochs=1), tmp_path, objective=Taught(network()), resume=True)
     assert (tmp_path / "model.safetensors").read_bytes() == before
     assert train(network(), images(80), recipe(epochs=1), tmp_path, resume=True).best["epoch"] == 1
 

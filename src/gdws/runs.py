@@ -65,8 +65,9 @@ class Run:
             if self.identity.get(name) != kept["identity"].get(name)
         ]
         if changed:
-            was, now = ([identity.get(name) for name in changed] for identity in (kept["identity"], self.identity))
-            raise GdwsError(f"{self.folder} was trained with other {', '.join(changed)} ({now} now): expected {was}")
+            raise GdwsError(
+                f"{self.folder} was trained with {_difference(kept['identity'], self.identity, changed)}: expected that again"
+            )
         if self.writes:
             write_atomically(self.log, "".join(json.dumps(line) + "\n" for line in kept["state"]["history"]))
         return kept["state"], read_weights(self.checkpoint)
@@ -97,6 +98,14 @@ class Run:
                 if isinstance(value, float):
                     self.board.add_scalar(name, value, line["epoch"])
             self.board.flush()
+
+
+def _difference(kept: dict[str, Any], now: dict[str, Any], changed: list[str]) -> str:
+    """What is no longer as it was: the settings of the recipe by name, the rest by what it is."""
+    if "recipe" in changed:
+        fields = [name for name in now["recipe"] if now["recipe"][name] != kept["recipe"].get(name)]
+        return ", ".join(f"{name} {kept['recipe'].get(name)} and not {now['recipe'][name]}" for name in fields)
+    return ", ".join(f"another {name}" for name in changed)
 
 
 def _plain(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -65,8 +65,15 @@ def train(
     """
     check_trainable(model, data)
     rest, held = data.split(max(1, min(recipe.held, len(data.labels) // 5)), recipe.seed)
-    run = Run(folder, {"recipe": recipe.record(), "data": data_hash(data.images, data.labels)}, resume, ranks.first())
-    learner = Learner(copy.deepcopy(model), rest, recipe, objective or OBJECTIVES[recipe.loss](), ranks)
+    objective = objective or OBJECTIVES[recipe.loss]()
+    identity = {
+        "recipe": recipe.record(),
+        "data": data_hash(data.images, data.labels),
+        "network": {name: list(value.shape) for name, value in model.state_dict().items()},
+        "objective": type(objective).__name__,
+    }
+    run = Run(folder, identity, resume, ranks.first())
+    learner = Learner(copy.deepcopy(model), rest, recipe, objective, ranks)
     history: list[dict[str, Any]] = []
     kept = run.continued() if resume else None
     if kept is not None:

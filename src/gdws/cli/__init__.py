@@ -38,5 +38,5 @@ def main() -> None:
         errors.print(f"gdws: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
         sys.exit(2)
     except KeyboardInterrupt:
-        errors.print("gdws: interrupted; no result was written")
+        errors.print("gdws: interrupted; no result was written (where there is a checkpoint, --resume goes on from it)")
         sys.exit(130)
