@@ -33,13 +33,13 @@ from typing import Any
 
 import torch
 from calibrated_table import bits, options_for
-from make_embedded import augment
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gdws import data, models, storage, surgery
 from gdws.attacks import PGD
+from gdws.augment import crop_and_flip
 from gdws.contract import evaluating, full_precision, placement
 from gdws.cost import dense_macs, network_cost
 from gdws.data import Dataset
@@ -200,7 +200,7 @@ def tuned(
         if step > 0 and elapsed >= seconds:
             break
         optimizer.param_groups[0]["lr"] = rate * rate_at(elapsed / seconds)
-        seen, wanted = augment(images[chosen].float() / 255, generator), labels[chosen]
+        seen, wanted = crop_and_flip(images[chosen], generator).float() / 255, labels[chosen]
         with evaluating(network), mixed:
             adversarial = attack(network, seen.contiguous(memory_format=torch.channels_last), wanted, generator)
         with mixed:
