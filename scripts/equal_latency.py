@@ -1,20 +1,24 @@
-"""At equal measured latency: plans made by time against plans made by multiply-adds. docs/speed.md's table.
+"""Ways to compress a network at one measured speed: docs/speed.md's table.
 
-    python scripts/equal_latency.py zoo:preactresnet18 --weights FILE --train cifar10:DIR --test cifar10:DIR
-        [--fractions 0.3 0.2] [--precision int8] [--structures auto] [--cache FOLDER] [--json OUT]
+    python scripts/equal_latency.py zoo:preactresnet18 --weights FILE --train DATA --speedup 2.8 --out FOLDER
+        [--precision int8] [--ways auto gdws separable auto-by-macs paper] [--cache FOLDER]           # on the CPU in question
+    python scripts/equal_latency.py ... --out FOLDER --test DATA --n 2000 --device cuda               # anywhere
 
-For each fraction of the MACs: plan by MACs, time that network (one thread, batch 1, in the engine that runs it fastest, beside
-the dense network in its own), plan by time for the same latency, apply both, and judge both on the same test images from the
-same random starts (natural, PGD-20).
+The first command plans: each way gets the plan that is --speedup times as fast as the dense network in its fastest engine
+(one thread, batch 1, the same precision). auto, gdws and separable are planned by time; auto-by-macs and paper by
+multiply-adds, their fraction bisected until the time is right. Plans are kept in the folder, one file for each way and
+precision, and not made again. With --test the plans of the folder are applied and judged on the same images from the same
+random starts (natural, PGD-20); an int8 plan also as an int8 file that decides the examples made on its float32 network.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from calibrated_table import options_for
 from torch import nn
 
 import gdws
@@ -23,87 +27,132 @@ from gdws.attacks.presets import named
 from gdws.bench import bench
 from gdws.choices import Choice
 from gdws.comparison import NATURAL, percent
-from gdws.engines import compile
-from gdws.latency import Target, mock, timetable
-from gdws.paired import paired
+from gdws.engines import Compiled, compile
+from gdws.export import to_onnx
+from gdws.files import write_atomically
+from gdws.latency import Target, Timetable, mock, timetable
 from gdws.plans import Plan
-from gdws.protocol import compare
+from gdws.protocol import compare, deployed_file
+from gdws.quantise import quantise
+from gdws.statistics import Statistics
 from gdws.structures import STRUCTURES
 from gdws.structures import named as structures_named
 from gdws.surgery import survey
 
+BY_TIME = ("auto", "gdws", "separable")
+BY_MACS: dict[str, tuple[str, str]] = {"auto-by-macs": ("calibrated", "auto"), "paper": ("paper", "gdws")}
+CLOSE = 0.01
+"""How near, as a part of it, a bisected latency must come to the one that is asked for."""
 
-def planned(made: Plan) -> dict[str, Choice]:
+
+def bisected(measure: Callable[[float], float], share: float) -> float:
+    """The fraction of the MACs whose latency is nearest to `share`, seven measurements at most."""
+    low, high, tried = 0.05, 1.0, dict[float, float]()
+    for _ in range(7):
+        fraction = (low + high) / 2
+        tried[fraction] = measure(fraction)
+        if abs(tried[fraction] / share - 1) < CLOSE:
+            return fraction
+        low, high = (fraction, high) if tried[fraction] < share else (low, fraction)
+    return min(tried, key=lambda fraction: abs(tried[fraction] - share))
+
+
+def latency(model: nn.Module, made: Plan, table: Timetable, images: torch.Tensor) -> tuple[float, str]:
+    """The plan's time as a fraction of the dense network's, in the engine that runs it fastest."""
     layers = [layer for layer in made.layers if layer.structure != "dense"]
-    return {layer.name: Choice(STRUCTURES[layer.structure], 0, layer.kept, layer.loss) for layer in layers}
+    chosen = {layer.name: Choice(STRUCTURES[layer.structure], 0, layer.kept, layer.loss) for layer in layers}
+
+    def compiled(network: nn.Module, engine: str) -> Compiled:
+        precision = table.target.precision
+        return compile(network, engine, example=images[:1], threads=1, precision=precision, calibration=images[:25])
+
+    runs = {"dense": compiled(model, table.reference[0])}
+    runs |= {engine: compiled(mock(model, chosen), engine) for engine in table.engines}
+    timings = bench(runs, images[:1], 10, 60)
+    engine = min(table.engines, key=lambda name: timings[name].quartile)
+    return timings[engine].quartile / timings["dense"].quartile, engine
+
+
+def make_plans(options: argparse.Namespace, model: nn.Module, statistics: Statistics) -> None:
+    """Those of --ways that the folder does not hold."""
+    images = statistics.images[:25].float()
+    sites = [site for site in survey(model, images[:1]) if site.reason is None]
+    target = Target(precision=options.precision, threads=1)
+    table = timetable(model, sites, structures_named("auto"), statistics, target, options.cache)
+    for way in options.ways:
+        file = options.out / f"{options.precision}-{way}.json"
+        if file.exists():
+            continue
+        if way in BY_TIME:
+            made = gdws.plan(model, statistics, gdws.Speedup(options.speedup), structures=way, target=table)
+            assert made.measured is not None
+            taken, engine = made.measured.latency, made.measured.engine
+        else:
+            method, structures = BY_MACS[way]
+
+            def planned(fraction: float, method: str = method, structures: str = structures) -> Plan:
+                return gdws.plan(model, statistics, gdws.Macs(fraction), method, structures=structures)
+
+            made = planned(bisected(lambda fraction: latency(model, planned(fraction), table, images)[0], 1 / options.speedup))
+            taken, engine = latency(model, made, table, images)
+        print(f"{options.precision}, {way}: {1 / taken:.2f}x in {engine}, {made.macs:.3f} of the MACs", flush=True)
+        record = {"speedup": 1 / taken, "engine": engine, "precision": options.precision, "plan": json.loads(made.to_json())}
+        write_atomically(file, json.dumps(record, indent=1))
+
+
+def judge(options: argparse.Namespace, model: nn.Module, statistics: Statistics) -> None:
+    """Apply every plan of the folder, and compare."""
+    test = data.load(options.test, "test").take(options.n, options.batch)
+    networks, forms, records = {"dense": model}, {}, {}
+    for file in sorted(options.out.glob("*-*.json")):
+        records[file.stem] = json.loads(file.read_text())
+        made = Plan.from_json(json.dumps(records[file.stem]["plan"]))
+        networks[file.stem] = gdws.apply(model, made, statistics)
+    for name, network in networks.items():
+        if name == "dense" or records[name]["precision"] == "int8":
+            plain, small = options.out / f"{name}.onnx", options.out / f"{name}-int8.onnx"
+            to_onnx(network.cpu(), plain, statistics.images[:1].float())
+            quantise(plain, small, statistics.images[:300].float())
+            forms[f"{name}, int8"] = deployed_file(small, name)
+            network.to(options.device)
+    found = compare(networks, test, named("pgd-20"), options.seed, deployed=forms, transfer=False)
+    (attack,) = found.attacks
+    rows = []
+    for name in (*networks, *forms):
+        accuracies = {"natural": percent(found.under(name, NATURAL)), "robust": percent(found.under(name, attack))}
+        record = records.get(name.removesuffix(", int8"), {})
+        rows.append({"network": name, "speedup": record.get("speedup", 1.0), **accuracies})
+        print("| {network} | {speedup:.2f}x | {natural:.2f} / {robust:.2f} |".format(**rows[-1]))
+    write_atomically(options.out / "judged.json", json.dumps({"rows": rows, "comparison": found.record()}, indent=1))
 
 
 def main() -> None:
-    parser = options_for(__doc__)
-    parser.set_defaults(n=1000, images=500)
-    parser.add_argument("--fractions", nargs="+", type=float, default=[0.3, 0.2])
-    parser.add_argument("--structures", default="auto")
-    parser.add_argument("--precision", default="float32")
-    parser.add_argument("--cache", type=Path)
-    parser.add_argument("--json", type=Path)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model")
+    parser.add_argument("--weights", type=Path)
+    parser.add_argument("--train", required=True, help="calibration images")
+    parser.add_argument("--images", type=int, default=500)
+    parser.add_argument("--out", type=Path, required=True, help="folder of the plans")
+    parser.add_argument("--cache", type=Path, help="folder for statistics and times")
+    parser.add_argument("--speedup", type=float, default=2.8)
+    parser.add_argument("--precision", default="float32", choices=("float32", "int8"))
+    parser.add_argument("--ways", nargs="*", default=[*BY_TIME, *BY_MACS], choices=[*BY_TIME, *BY_MACS])
+    parser.add_argument("--test", help="judge the plans of the folder on these images")
+    parser.add_argument("--n", type=int, default=2000)
+    parser.add_argument("--batch", type=int, default=250)
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    model = models.resolve(options.model, options.weights)
+    options.out.mkdir(parents=True, exist_ok=True)
+    model = models.resolve(options.model, options.weights).to(options.device)
     train = data.load(options.train, "train").take(options.images)
-    test = data.load(options.test, "test").take(options.n, 100)
-    example, calibration = train.images[:1].float() / 255, train.images[:100].float() / 255
-    kinds = structures_named(options.structures)
-
-    networks: dict[str, nn.Module] = {}
-    speeds: dict[str, dict[str, object]] = {}
-    for fraction in options.fractions:
-        made = gdws.plan(model, train, gdws.Macs(fraction), structures=options.structures, cache=options.cache)
-        statistics = made.calibration
-        assert statistics is not None
-        sites = [site for site in survey(model, example) if site.reason is None]
-        target = Target(precision=options.precision, threads=1)
-        table = timetable(model, sites, kinds, statistics, target, options.cache)
-        runs = {
-            "dense": compile(model, table.reference[0], example=example, precision=options.precision, calibration=calibration)
-        }
-        for engine in table.engines:
-            network = mock(model, planned(made))
-            runs[engine] = compile(network, engine, example=example, precision=options.precision, calibration=calibration)
-        timings = bench(runs, example, 10, 100)
-        engine = min(table.engines, key=lambda name: timings[name].quartile)
-        latency = timings[engine].quartile / timings["dense"].quartile
-        by_time = gdws.plan(
-            model, statistics, gdws.Latency(latency), structures=options.structures, target=table, cache=options.cache
-        )
-        assert by_time.measured is not None
-        for name, plan, taken, used in (
-            (f"macs {fraction:g}", made, latency, engine),
-            (f"time {latency:.3f}", by_time, by_time.measured.latency, by_time.measured.engine),
-        ):
-            networks[name] = gdws.apply(model, plan)
-            speeds[name] = {"latency": taken, "engine": used, "macs": plan.macs, "loss": plan.loss}
-            print(
-                f"{name:12s} {1 / taken:.2f}x in {used}, {plan.macs:.3f} of the MACs, predicted loss {plan.loss:.2e}",
-                flush=True,
-            )
-    found = compare(networks, test, named("pgd-20"), options.seed, transfer=False)
-    (attack,) = found.attacks
-    rows = []
-    for name in networks:
-        accuracies = {
-            label: percent(found.under(name, examples)) for label, examples in (("natural", NATURAL), ("robust", attack))
-        }
-        rows.append({"network": name, **accuracies, **speeds[name]})
-        print(f"{name:12s} {accuracies['natural']:.2f} / {accuracies['robust']:.2f}")
-    names = list(networks)
-    for by_macs, by_time_name in zip(names[::2], names[1::2], strict=True):
-        for label in (NATURAL, attack):
-            pair = paired(found.under(by_macs, label), found.under(by_time_name, label))
-            print(f"{by_macs} -> {by_time_name}, {label}: -{pair.lost} +{pair.gained}, p {pair.p_value:.2g}")
-    if options.json:
-        record = {"torch": torch.__version__, "precision": options.precision, "rows": rows, "comparison": found.record()}
-        options.json.write_text(json.dumps(record, indent=1))
+    statistics = gdws.plan(model, train, gdws.Macs(0.5), structures="auto", cache=options.cache).calibration
+    assert statistics is not None
+    if options.test is None:
+        make_plans(options, model, statistics)
+    else:
+        judge(options, model, statistics)
 
 
 if __name__ == "__main__":
