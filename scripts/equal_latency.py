@@ -115,7 +115,8 @@ def judge(options: argparse.Namespace, model: nn.Module, statistics: Statistics)
             quantise(plain, small, statistics.images[:300].float())
             forms[f"{name}, int8"] = deployed_file(small, name)
             network.to(options.device)
-    found = compare(networks, test, named("pgd-20"), options.seed, deployed=forms, transfer=False)
+    settings = {"deployed": forms, "transfer": False, "checkpoint": options.out / "judged.jsonl", "resume": True}
+    found = compare(networks, test, named("pgd-20"), options.seed, **settings)
     (attack,) = found.attacks
     rows = []
     for name in (*networks, *forms):

@@ -42,18 +42,18 @@ def main() -> None:
     data = Dataset("noise", noise, torch.randint(10, (len(noise),)))
     recipe = Recipe(batch=options.batch, precision=options.precision, rate=1e-6)
     learner = Learner(models.resolve(options.model).to(options.device), data, recipe, Robust(), ALONE)
-    x, _, labels = learner._drawn(0, 0)
+    x, _, labels = learner.drawn(0, 0)
 
     def to_the_image(x: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
         learner.model.eval()
-        with learner.rounded():
+        with learner.precision():
             return loss_gradient(learner.model, x, labels)
 
     def to_the_weights(x: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
         learner.model.train()
-        with learner.rounded():
+        with learner.precision():
             loss = F.cross_entropy(learner.model(x), labels)
-        return torch.autograd.grad(loss, learner.parameters)
+        return torch.autograd.grad(loss, list(learner.parameters.values()))
 
     attack, descend = Replay(to_the_image), Replay(to_the_weights)
 

@@ -6,6 +6,7 @@ import os
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from gdws import checkpoints, models, storage, zoo
 from gdws.errors import GdwsError
@@ -175,3 +176,10 @@ def test_files_without_a_state_dict_are_named(tmp_path, content, holds):
     torch.save(content, tmp_path / "w.pt")
     with pytest.raises(GdwsError, match=f"w.pt holds {holds}: expected a state dict of tensors"):
         storage.read_weights(tmp_path / "w.pt")
+
+
+def test_a_file_without_tensors_is_refused(tmp_path):
+    """Bug: it was looked through for a common prefix for ever."""
+    save_file({}, tmp_path / "empty.safetensors")
+    with pytest.raises(GdwsError, match="it lacks"):
+        models.resolve("zoo:tiny", tmp_path / "empty.safetensors")

@@ -86,9 +86,12 @@ def test_a_function_that_waits_for_the_device_is_not_recorded():
 
     waits = Replay(lambda x: (x * float(x.max()),))
     x = torch.rand(5, device="cuda")
+    stream = torch.cuda.current_stream()
     for _ in range(5):
         assert torch.equal(waits(x)[0], x * x.max())
     assert not waits.recordings
+    assert torch.cuda.current_stream() == stream
+    torch.rand(1, device="cuda")  # the generator is not left in the middle of a recording
 
 
 @pytest.mark.parametrize(("norm", "eps", "step"), [("linf", 8 / 255, 2 / 255), ("l2", 0.5, 0.1), ("l1", 12.0, 2.0)])
@@ -116,3 +119,20 @@ def test_training_is_recorded_and_computes_what_plain_steps_do(precision):
     assert losses[0] == pytest.approx(losses[1], rel=2e-2)
     for name, value in learners[0].model.state_dict().items():
         assert torch.allclose(value, learners[1].model.state_dict()[name], rtol=0.05, atol=5e-3), name
+
+
+def test_a_compressed_network_is_tuned():
+    """Its gradients have the strides that the fused optimiser wants, of depthwise kernels too."""
+    from gdws.learner import Learner
+    from gdws.objectives import Taught
+    from gdws.ranks import ALONE
+    from gdws.recipes import Recipe
+    from gdws.tuning import movable
+
+    base, train = models.embedded().cuda(), data.load("demo", "train").take(128)
+    small = movable(gdws.apply(base, gdws.plan(base, train.take(8), gdws.Macs(0.5), "uniform")))
+    recipe = Recipe(batch=32, attack=PGD(steps=2), rate=0.01, precision="bfloat16")
+    learner = Learner(small, train, recipe, Taught(base), ALONE)
+    losses = [float(learner.step(epoch, step)[1][0]) for epoch in range(4) for step in range(4)]
+    assert len(learner.gradients.recordings) == 1
+    assert sum(losses[-4:]) < sum(losses[:4])

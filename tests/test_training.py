@@ -28,6 +28,7 @@ from gdws.nn import FactoredConv2d
 from gdws.objectives import Robust, Taught, Trades, divergence
 from gdws.ranks import ALONE, Ranks
 from gdws.recipes import RECIPES, Recipe
+from gdws.runs import Run
 from gdws.schedules import OneCycle, Steps
 from gdws.training import Trained, best_epoch, train
 from gdws.tuning import movable, tune
@@ -55,6 +56,23 @@ def images(count=200, seed=0):
 
 def recipe(**changes):
     return Recipe(**{"epochs": 3, "batch": 20, "rate": 0.05, "held": 40, "attack": ATTACK, **changes})
+
+
+class Two(nn.Module):
+    """As torchvision's Inception: logits in eval mode, a pair in train mode."""
+
+    def __init__(self):
+        super().__init__()
+        self.network = network()
+
+    def forward(self, x):
+        logits = self.network(x)
+        return (logits, logits) if self.training else logits
+
+
+def single():
+    """A network whose last BatchNorm sees one value of each channel for an image."""
+    return nn.Sequential(*network()[:6], nn.AdaptiveAvgPool2d(1), nn.BatchNorm2d(16), nn.Flatten()).eval()
 
 
 def without_times(history):
@@ -149,7 +167,7 @@ def test_a_step_is_what_plain_pytorch_computes():
     optimizer = torch.optim.SGD(model.parameters(), 1, momentum=0.9, nesterov=True, weight_decay=5e-4)
     averaged = copy.deepcopy(model)
     for epoch in range(3):
-        x, start, labels = learner._drawn(epoch, 0)
+        x, start, labels = learner.drawn(epoch, 0)
         rate, found = learner.step(epoch, 0)
         attacked = start
         for _ in range(2):
@@ -177,6 +195,35 @@ def test_no_random_number_comes_from_the_global_generator(tmp_path):
     before = torch.get_rng_state()
     train(network(), images(80), recipe(epochs=1), tmp_path)
     assert torch.equal(before, torch.get_rng_state())
+
+
+def test_dropout_is_part_of_the_seed_and_of_nothing_else(tmp_path):
+    """Bug: its masks came from the global generator, so that no training could be repeated or continued."""
+
+    def droppy():
+        return nn.Sequential(*network()[:-1], nn.Dropout(0.5), network()[-1]).eval()
+
+    torch.manual_seed(1)
+    one = train(droppy(), images(80), recipe(epochs=2), tmp_path / "one")
+    torch.manual_seed(2)
+    two = train(droppy(), images(80), recipe(epochs=2), tmp_path / "two")
+    assert without_times(one.history) == without_times(two.history)
+    other = train(droppy(), images(80), recipe(epochs=2, seed=1), tmp_path / "other")
+    assert other.history[0]["loss"] != one.history[0]["loss"]
+
+
+def test_weights_that_two_modules_share_are_averaged_once():
+    """Bug: they moved twice a step."""
+    model = network()
+    tied = Two()
+    tied.network = tied.again = copy.deepcopy(model)
+    tied.forward = lambda x: tied.network(x)
+    learners = [Learner(net, images(40), recipe(average=0.5), Robust(), ALONE) for net in (model, tied)]
+    for learner in learners:
+        for step in range(12):
+            learner.step(step, 0)
+    one, two = learners[0].averaged.state_dict(), learners[1].averaged.state_dict()
+    assert all(torch.allclose(value, two[f"network.{name}"]) for name, value in one.items())
 
 
 # ------------------------------------------------------------------------------------------------ a training
@@ -238,6 +285,7 @@ def test_the_best_epoch(accuracies, best):
 
 
 def test_held_images_are_not_trained_on(tmp_path, monkeypatch):
+    """Bug: they changed with the seed, and a tuned network's were among those that its base had been trained on."""
     data = images(80)
     drawn = []
     plain = Learner.__init__
@@ -248,6 +296,8 @@ def test_held_images_are_not_trained_on(tmp_path, monkeypatch):
     rest = {image.numpy().tobytes() for image in drawn[0].images}
     assert len(rest) == 70
     assert rest < {image.numpy().tobytes() for image in data.images}
+    train(network(), data, recipe(epochs=1, held=10, seed=1), tmp_path / "again")
+    assert torch.equal(drawn[0].images, drawn[1].images)
 
 
 RUN = """
@@ -260,7 +310,8 @@ import torch
 torch.set_num_threads(1)
 with joined() as ranks:
     plan = recipe(epochs=int(sys.argv[2]), seed=3)
-    train(network(), images(), plan, Path(sys.argv[1]), resume=True, ranks=ranks, checkpoint_seconds=0)
+    model = network(seed=ranks.rank)  # the first process's weights count
+    train(model, images(), plan, Path(sys.argv[1]), resume=True, ranks=ranks, checkpoint_seconds=0)
 """
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
 
@@ -280,6 +331,28 @@ def test_a_killed_training_goes_on_as_if_nothing_had_been(tmp_path):
     assert without_times(resumed.history) == without_times(whole.history)
     for name, value in whole.model.state_dict().items():
         assert torch.equal(value, resumed.model.state_dict()[name]), name
+
+
+def test_the_best_epoch_of_a_cut_training_is_not_taken_for_that_of_its_continuation(tmp_path, monkeypatch):
+    """Bug: epochs that are done again on a GPU differ a little; the file could hold weights that the log does not speak of."""
+    found = iter([50.0, 70.0, 60.0])
+    monkeypatch.setattr("gdws.training.validate", lambda learner, held: {"natural": 90.0, "robust": next(found)})
+    keep, kept = Run.keep, []
+
+    def only_the_first(self, *state):
+        kept.append(1)
+        if len(kept) == 1:
+            keep(self, *state)
+
+    monkeypatch.setattr(Run, "keep", only_the_first)  # as if it died after its second epoch
+    first = train(network(), images(80), recipe(epochs=3), tmp_path, checkpoint_seconds=0)
+    assert first.best["epoch"] == 2
+    found = iter([40.0, 45.0])
+    again = train(network(), images(80), recipe(epochs=3), tmp_path, resume=True)
+    assert again.best["epoch"] == 1
+    weights = gdws.storage.read_weights(tmp_path / "model.safetensors")
+    assert all(torch.equal(value, weights[name]) for name, value in again.model.state_dict().items())
+    assert not torch.equal(first.model[0].weight, again.model[0].weight)
 
 
 def test_two_processes_train_as_one(tmp_path):
@@ -322,6 +395,25 @@ def test_another_training_is_not_overwritten_and_not_continued_with_other_settin
     assert train(network(), images(80), recipe(epochs=1), tmp_path, resume=True).best["epoch"] == 1
 
 
+@pytest.mark.parametrize("name", ["gdws.json", "model", "model.safetensors"])
+def test_a_folder_of_something_else_is_not_trained_in(tmp_path, name):
+    """Bug: the network to be tuned was overwritten where it was also the place for the result."""
+    (tmp_path / name).write_text("mine")
+    for resume in (False, True):
+        with pytest.raises(GdwsError, match=f"holds {name}"):
+            train(network(), images(80), recipe(epochs=1), tmp_path, resume=resume)
+    assert (tmp_path / name).read_text() == "mine"
+
+
+def test_a_training_cut_before_its_first_checkpoint_begins_anew(tmp_path):
+    """Bug: its log was continued."""
+    (tmp_path / "log.jsonl").write_text("{}\n")
+    with pytest.raises(GdwsError, match="holds a training"):
+        train(network(), images(80), recipe(epochs=1), tmp_path)
+    train(network(), images(80), recipe(epochs=1), tmp_path, resume=True)
+    assert len((tmp_path / "log.jsonl").read_text().splitlines()) == 1
+
+
 def test_a_truncated_checkpoint_is_refused(tmp_path):
     train(network(), images(80), recipe(epochs=1), tmp_path)
     file = tmp_path / "checkpoint.safetensors"
@@ -338,6 +430,8 @@ def test_a_truncated_checkpoint_is_refused(tmp_path):
         (network, lambda: Dataset("five", images(80).images, torch.arange(80) % 5), {}, "4 classes"),
         (lambda: nn.Sequential(network(), nn.Softmax(1)), images, {}, "probabilities"),
         (network, images, {"rate": 1e30}, "expected a rate below"),
+        (Two, images, {}, "returns a tuple in train mode"),
+        (single, images, {"batch": 1}, "fails in train mode on 1 images"),
     ],
 )
 def test_what_cannot_be_trained_is_refused(tmp_path, model, data, changes, words):
@@ -395,6 +489,19 @@ def test_a_taught_network_comes_closer_to_its_teacher(tmp_path, compressed):
     assert after < before
 
 
+def test_a_network_with_an_empty_layer_is_tuned(tmp_path):
+    """Bug: kernels that are not there have no gradient. Hard plans make such layers."""
+    base = network()
+    small = gdws.apply(base, gdws.plan(base, images(40), gdws.Macs(0.001), "uniform"))
+    assert small[3].channels.numel() == 0
+    tune(small, images(80), recipe(epochs=1), tmp_path)
+
+
+def test_a_teacher_of_other_classes_is_refused(tmp_path, compressed):
+    with pytest.raises(GdwsError, match="between 5 classes: expected the 4"):
+        tune(compressed[1], images(80), recipe(), tmp_path, teacher=nn.Sequential(network(), nn.Linear(4, 5)))
+
+
 def test_a_dense_network_is_not_tuned():
     with pytest.raises(GdwsError, match="no factored layer"):
         movable(network())
@@ -439,6 +546,15 @@ def test_train_and_go_on_from_the_command_line(run, files):
     assert run("evaluate", "net.py:network", *weights, "--data", "npz:data.npz")[0] == 0
 
 
+def test_training_without_an_attack(run, files):
+    options = ["--data", "npz:data.npz", "--epochs", 1, "--batch", 20, "--eps", 0, "--no-flip"]
+    status, text = run("train", "net.py:network", *options, "--out", "run", "--json", "t.json")
+    assert status == 0, text
+    record = json.loads((files / "t.json").read_text())
+    assert record["best"]["natural"] == record["best"]["robust"]
+    assert record["recipe"]["flip"] is False
+
+
 def test_tune_from_the_command_line(run, tmp_path):
     """The embedded network, on few images."""
     train = data.load("demo", "train").take(30)
@@ -453,6 +569,13 @@ def test_tune_from_the_command_line(run, tmp_path):
     status, text = run("tune", "small", *options[:-2], "--out", "other", "--teacher-weights", "w.safetensors")
     assert status == 2
     assert "without --teacher" in text
+    status, text = run("tune", "small", *options[:-1], "zoo:tiny", "--out", "other")
+    assert status == 2
+    assert "zoo:tiny has random weights" in text
+    status, text = run("train", "small", "--data", "demo", "--out", "other")
+    assert status == 2
+    assert "expected gdws tune" in text
+    assert not (tmp_path / "other").exists()
 
 
 @pytest.mark.parametrize(
@@ -461,6 +584,9 @@ def test_tune_from_the_command_line(run, tmp_path):
         (["--recipe", "slow"], "unknown recipe 'slow'"),
         (["--recipe", "union", "--eps", "8/255"], "one radius"),
         (["--eps", "9"], "from 0 to 1"),
+        (["--rate", "nan"], "rate=nan"),
+        (["--json", "nowhere/x.json"], "there is no folder nowhere"),
+        (["--seed", "99999999999999999999999"], "seed"),
     ],
 )
 def test_bad_words(run, files, words, sentence):

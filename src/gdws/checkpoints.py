@@ -78,7 +78,7 @@ def masked(tensors: dict[str, Tensor], kept: float) -> dict[str, Tensor]:
 
 def _without_common_prefix(tensors: dict[str, Tensor], expected: dict[str, Tensor]) -> dict[str, Tensor]:
     named = tensors
-    while named.keys().isdisjoint(expected):
+    while named and named.keys().isdisjoint(expected):
         heads = {name.partition(".")[0] for name in named}
         if len(heads) > 1 or not all("." in name for name in named):
             return tensors  # another network's: the complaint shall give the names of the file

@@ -41,19 +41,25 @@ class Replay:
         graph, own, outputs = self.recordings[key]
         for mine, given in zip(own, inputs, strict=True):
             mine.copy_(given)
-        graph.replay()
+        with torch.cuda.device(own[0].device):
+            graph.replay()
         return outputs
 
     def _record(self, key: tuple[tuple[torch.Size, torch.dtype], ...], inputs: Tensors) -> bool:
         """Whether it could be done. Recording computes nothing."""
         own = tuple(value.detach().clone() for value in inputs)
-        graph = torch.cuda.CUDAGraph()
-        self.pool = self.pool or torch.cuda.graph_pool_handle()
-        try:
-            with torch.cuda.graph(graph, pool=self.pool):
-                outputs = self.function(*own)
-        except RuntimeError:
-            self.recordable = False
-            return False
+        device = own[0].device
+        before, graph = torch.cuda.current_stream(device), torch.cuda.CUDAGraph()
+        with torch.cuda.device(device):  # PyTorch records what happens on the current device, whatever the tensors' is
+            self.pool = self.pool or torch.cuda.graph_pool_handle()
+            stream = torch.cuda.Stream(device)
+            try:
+                # Other threads, such as a DataLoader's that pins memory, may go on with their own work meanwhile.
+                with torch.cuda.graph(graph, pool=self.pool, stream=stream, capture_error_mode="thread_local"):
+                    outputs = self.function(*own)
+            except RuntimeError:
+                torch.cuda.set_stream(before)  # a recording that fails leaves its own stream in force
+                self.recordable = False
+                return False
         self.recordings[key] = graph, own, outputs
         return True

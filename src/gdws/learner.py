@@ -1,15 +1,16 @@
 """One step of adversarial training: attack a batch in eval mode, descend on the attacked images in train mode.
 
-Nothing in a step waits for the device, and on a GPU both halves are CUDA graphs. Its random numbers come from a generator that
-the seed, the epoch and the step determine: a training that was cut goes on exactly as it would have gone, and the global
-generator is never touched.
+Nothing in a step waits for the device, and on a GPU both halves are CUDA graphs. Its random numbers, those of dropout among
+them, are determined by the seed, the epoch and the step: a training that was cut goes on exactly as it would have gone, and the
+global generator is left as it was.
 """
 
 from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -18,14 +19,14 @@ from torch import distributed as dist
 from gdws.attacks.ascent import ascend
 from gdws.augment import crop_and_flip
 from gdws.batchnorm import join
-from gdws.contract import placement
+from gdws.contract import full_precision, placement
 from gdws.data import Dataset
 from gdws.errors import GdwsError
 from gdws.graphs import Replay
 from gdws.objectives import Objective
 from gdws.ranks import Ranks
 from gdws.recipes import Recipe
-from gdws.schedules import schedule
+from gdws.schedules import SCHEDULES
 
 
 class Learner:
@@ -38,28 +39,30 @@ class Learner:
     def __init__(self, model: nn.Module, data: Dataset, recipe: Recipe, objective: Objective, ranks: Ranks) -> None:
         self.device, _ = placement(model)
         self.model, self.recipe, self.objective, self.ranks = model, recipe, objective, ranks
-        self.batch = min(recipe.batch, len(data.images))
+        self.batch = min(recipe.batch, len(data.labels))
         if self.batch % ranks.world:
             raise GdwsError(f"batches of {self.batch} images for {ranks.world} processes: expected a multiple of the latter")
-        self.steps = len(data.images) // self.batch
+        self.steps = len(data.labels) // self.batch
         self.images, self.labels = data.images.to(self.device), data.labels.to(self.device)
         self.layout = torch.channels_last if self.device.type == "cuda" else torch.contiguous_format
         model.to(memory_format=self.layout)  # type: ignore[call-overload]
         if ranks.world > 1:
             join(model)
+            for value in model.state_dict().values():
+                dist.broadcast(value, 0)
         self.averaged = copy.deepcopy(model).eval()
-        self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self.parameters = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
         if not self.parameters:
             raise GdwsError("no parameter of the model requires a gradient: expected something to train")
         self.optimizer = torch.optim.SGD(
-            self.parameters,
+            self.parameters.values(),
             recipe.rate,
             momentum=0.9,
             nesterov=True,
             weight_decay=recipe.weight_decay,
             fused=self.device.type == "cuda",
         )
-        self.schedule = schedule(recipe.schedule, recipe.rate, recipe.epochs)
+        self.schedule = SCHEDULES[recipe.schedule](recipe.rate, recipe.epochs)
         # Processes talk to each other within a step, which a graph may not record.
         alone = ranks.world == 1
         self.attack = Replay(self._attack) if alone else self._attack
@@ -68,12 +71,14 @@ class Learner:
 
     def step(self, epoch: int, number: int) -> tuple[float, Tensor]:
         """Step `number` of epoch `epoch`, both from 0: the learning rate, and (sum of losses, attacked images right)."""
-        images, start, labels = self._drawn(epoch, number)
+        images, start, labels = self.drawn(epoch, number)
         (attacked,) = self.attack(start, images, labels)
-        found, *gradients = self.gradients(attacked, images, labels)
+        with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
+            torch.manual_seed(self._seed("dropout", epoch, number, self.ranks.rank))
+            found, *gradients = self.gradients(attacked, images, labels)
         if self.ranks.world > 1:
             found, *gradients = _summed([found, *gradients])
-        for parameter, gradient in zip(self.parameters, gradients, strict=True):
+        for parameter, gradient in zip(self.parameters.values(), gradients, strict=True):
             parameter.grad = gradient
         rate = self.schedule.rate(epoch + number / self.steps)
         for group in self.optimizer.param_groups:
@@ -85,7 +90,7 @@ class Learner:
 
     def tensors(self) -> dict[str, Tensor]:
         """Everything that the next step starts from."""
-        momentum = {str(i): self.optimizer.state[p]["momentum_buffer"] for i, p in enumerate(self.parameters)}
+        momentum = {name: self.optimizer.state[value]["momentum_buffer"] for name, value in self.parameters.items()}
         parts = {"model": self.model.state_dict(), "averaged": self.averaged.state_dict(), "momentum": momentum}
         return {f"{part}.{name}": value for part, values in parts.items() for name, value in values.items()}
 
@@ -97,15 +102,21 @@ class Learner:
 
         self.model.load_state_dict(part("model."))
         self.averaged.load_state_dict(part("averaged."))
-        for number, value in part("momentum.").items():
-            parameter = self.parameters[int(number)]
+        for name, value in part("momentum.").items():
+            parameter = self.parameters[name]
             self.optimizer.state[parameter]["momentum_buffer"] = torch.empty_like(parameter).copy_(value)
 
-    def rounded(self) -> torch.autocast:
-        """The precision of the passes."""
-        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.recipe.precision == "bfloat16")
+    @contextmanager
+    def precision(self) -> Iterator[None]:
+        """That of the passes: bfloat16, or true float32, which on NVIDIA GPUs is not PyTorch's own choice."""
+        if self.recipe.precision == "bfloat16":
+            with torch.autocast(self.device.type, torch.bfloat16):
+                yield
+        else:
+            with full_precision():
+                yield
 
-    def _drawn(self, epoch: int, number: int) -> tuple[Tensor, Tensor, Tensor]:
+    def drawn(self, epoch: int, number: int) -> tuple[Tensor, Tensor, Tensor]:
         """Images, points near them and labels: this process's part of what all of them draw alike."""
         if self.ordered != epoch:
             self.ordered = epoch
@@ -120,34 +131,45 @@ class Learner:
         return laid_out[0], laid_out[1], self.labels[picked][own]
 
     def _generator(self, *words: str | int) -> torch.Generator:
+        return torch.Generator(self.device).manual_seed(self._seed(*words))
+
+    def _seed(self, *words: str | int) -> int:
         digest = hashlib.blake2b(repr((self.recipe.seed, *words)).encode(), digest_size=7).digest()
-        return torch.Generator(self.device).manual_seed(int.from_bytes(digest, "little"))
+        return int.from_bytes(digest, "little")
 
     def _attack(self, start: Tensor, images: Tensor, labels: Tensor) -> tuple[Tensor]:
         self.model.eval()
-        with torch.no_grad(), self.rounded():
+        with torch.no_grad(), self.precision():
             goal = self.objective.goal(self.model, images, labels)
             return (ascend(self.recipe.attack.advance(self.model), images, goal, start, self.recipe.attack.steps),)
 
     def _gradients(self, attacked: Tensor, images: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
         """(sum of the losses, number right) and the gradients of the mean loss of the whole batch."""
         self.model.train()
-        with torch.enable_grad(), self.rounded():
+        parameters = list(self.parameters.values())
+        with torch.enable_grad(), self.precision():
             losses, logits = self.objective.losses(self.model, attacked, images, labels)
-        gradients = torch.autograd.grad(losses.sum() / self.batch, self.parameters)
+            # A layer without kernels has no part in the losses.
+            gradients = torch.autograd.grad(losses.sum() / self.batch, parameters, materialize_grads=True)
         right = (logits.argmax(1) == labels).sum()
-        return torch.stack([losses.detach().sum(), right.float()]), *gradients
+        return torch.stack([losses.detach().sum(), right.float()]), *map(_laid_out_as, gradients, parameters)
 
     @torch.no_grad()
     def _follow(self) -> None:
         """Move the average. It never remembers more than the last tenth of the training so far."""
         weight = max(1 - self.recipe.average, 10 / (9 + self.done)) if self.recipe.average else 1.0
-        mine, theirs = self.averaged.state_dict(), self.model.state_dict()
-        for name, value in mine.items():
+        mine = *self.averaged.parameters(), *self.averaged.buffers()
+        theirs = *self.model.parameters(), *self.model.buffers()
+        for value, trained in zip(mine, theirs, strict=True):
             if value.is_floating_point():
-                value.lerp_(theirs[name], weight)
+                value.lerp_(trained, weight)
             else:
-                value.copy_(theirs[name])
+                value.copy_(trained)
+
+
+def _laid_out_as(gradient: Tensor, parameter: Tensor) -> Tensor:
+    """The gradient with the strides of its parameter, which the fused optimiser wants; backward() would see to it."""
+    return gradient if gradient.stride() == parameter.stride() else torch.empty_like(parameter).copy_(gradient)
 
 
 def _summed(tensors: list[Tensor]) -> list[Tensor]:

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from gdws.ledger import weights_hash
 
 
 class Objective(ABC):
@@ -19,6 +22,10 @@ class Objective(ABC):
     def goal(self, model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
         """What the attack raises the cross-entropy to: classes (B,) or probabilities (B, classes)."""
         return labels
+
+    def record(self) -> dict[str, Any]:
+        """What a training that is continued must have in common with its beginning."""
+        return {"kind": type(self).__name__}
 
     @abstractmethod
     def losses(self, model: nn.Module, attacked: Tensor, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -57,6 +64,9 @@ class Taught(Objective):
     """KL(q(x') || p(x')), q being a teacher's probabilities of the same attacked image: decide as the original did."""
 
     teacher: nn.Module
+
+    def record(self) -> dict[str, Any]:
+        return {**super().record(), "teacher": weights_hash(self.teacher)}
 
     def losses(self, model: nn.Module, attacked: Tensor, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         logits = model(attacked).float()

@@ -58,5 +58,6 @@ def joined() -> Iterator[Ranks]:
 def own_device(device: torch.device) -> torch.device:
     """The GPU of this process, where several processes were told to use `cuda`."""
     if device.type == "cuda" and device.index is None and "LOCAL_RANK" in os.environ:
-        return torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
+        torch.cuda.set_device(device)
     return device

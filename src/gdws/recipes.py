@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -50,7 +51,7 @@ class Recipe:
         for name, choices in known.items():
             if getattr(self, name) not in choices:
                 raise GdwsError(f"{name} is {getattr(self, name)!r}: expected one of {', '.join(choices)}")
-        if min(self.epochs, self.batch, self.held) < 1 or self.rate <= 0 or self.weight_decay < 0:
+        if min(self.epochs, self.batch, self.held) < 1 or not 0 < self.rate < math.inf or not 0 <= self.weight_decay < math.inf:
             raise GdwsError(
                 f"a recipe has epochs={self.epochs}, batch={self.batch}, held={self.held}, rate={self.rate}, "
                 f"weight_decay={self.weight_decay}: expected whole numbers from 1, a rate > 0 and a decay >= 0"

@@ -19,8 +19,8 @@ from safetensors.torch import save
 from torch import Tensor
 
 from gdws.errors import GdwsError
-from gdws.files import write_atomically
-from gdws.storage import read_weights
+from gdws.files import ensure_folder, write_atomically
+from gdws.storage import plain, read_weights
 
 FORMAT = "gdws training 1"
 
@@ -36,14 +36,16 @@ class Run:
         self.checkpoint, self.log, self.best = (
             folder / name for name in ("checkpoint.safetensors", "log.jsonl", "model.safetensors")
         )
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise GdwsError(
-                f"cannot write to {folder}: {error.strerror or error}, expected a folder for the training"
-            ) from None
-        if self.checkpoint.exists() and not resume:
+        ensure_folder(folder)
+        training = self.checkpoint.exists() or self.log.exists()
+        if training and not resume:
             raise GdwsError(f"{folder} holds a training: expected another folder, or to continue that one (--resume)")
+        taken = [name for name in ("gdws.json", "model", self.best.name) if (folder / name).exists()]
+        if taken and not training:
+            raise GdwsError(f"{folder} holds {taken[0]}, which is no training's: expected another folder")
+        if writes:
+            for torn in folder.glob(f".{self.checkpoint.name}.*"):  # of a process that was killed while it wrote
+                torn.unlink()
         self.board = _board(folder / "tensorboard") if writes else None
 
     def continued(self) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
@@ -77,12 +79,12 @@ class Run:
         if not self.writes:
             return
         record = json.dumps({"format": FORMAT, "identity": self.identity, "state": state})
-        write_atomically(self.checkpoint, save(_plain(tensors), {"gdws": record}))
+        write_atomically(self.checkpoint, save(plain(tensors), {"gdws": record}))
 
     def keep_best(self, tensors: Mapping[str, Tensor]) -> None:
         """Write the weights of the best epoch so far."""
         if self.writes:
-            write_atomically(self.best, save(_plain(tensors)))
+            write_atomically(self.best, save(plain(tensors)))
 
     def write(self, line: dict[str, Any]) -> None:
         """Add an epoch to the log."""
@@ -106,10 +108,6 @@ def _difference(kept: dict[str, Any], now: dict[str, Any], changed: list[str]) -
         fields = [name for name in now["recipe"] if now["recipe"][name] != kept["recipe"].get(name)]
         return ", ".join(f"{name} {kept['recipe'].get(name)} and not {now['recipe'][name]}" for name in fields)
     return ", ".join(f"another {name}" for name in changed)
-
-
-def _plain(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
 
 
 def _board(folder: Path) -> Any:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gdws.errors import GdwsError
-
 
 @dataclass(frozen=True)
 class OneCycle:
@@ -34,10 +32,3 @@ class Steps:
 
 
 SCHEDULES: dict[str, type[OneCycle] | type[Steps]] = {"one-cycle": OneCycle, "steps": Steps}
-
-
-def schedule(name: str, peak: float, epochs: float) -> OneCycle | Steps:
-    """The schedule of this name."""
-    if name not in SCHEDULES:
-        raise GdwsError(f"unknown schedule {name!r}: expected one of {', '.join(SCHEDULES)}")
-    return SCHEDULES[name](peak, epochs)

@@ -7,7 +7,7 @@ import json
 import os
 import re
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +55,7 @@ def save(model: nn.Module, folder: str | os.PathLike[str], *, force: bool = Fals
         "layers": layers,
         "plan": json.loads(plan.to_json()) if isinstance(plan, Plan) else None,
     }
-    tensors = {name: value.detach().cpu().contiguous().clone() for name, value in model.state_dict().items()}
+    tensors = plain(model.state_dict())
     with new_folder(Path(folder), force) as temporary:
         save_file(tensors, temporary / "model.safetensors")
         (temporary / "gdws.json").write_text(json.dumps(record, indent=1))
@@ -79,6 +79,11 @@ def load(folder: str | os.PathLike[str], model: nn.Module) -> nn.Module:
     if record["plan"] is not None:
         loaded.gdws_plan = Plan.from_json(json.dumps(record["plan"]))  # type: ignore[assignment]
     return loaded
+
+
+def plain(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Copies as a safetensors file wants them: on the CPU, contiguous, with no memory in common."""
+    return {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
 
 
 def read_record(folder: str | os.PathLike[str]) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from gdws.protocol import random_starts
 from gdws.ranks import ALONE, Ranks
 from gdws.recipes import OBJECTIVES, Recipe
 from gdws.runs import Run
-from gdws.storage import load_weights, read_weights
+from gdws.storage import load_weights, plain
 
 NOISE = 0.5
 """Points of robust accuracy that are less than chance moves them: the standard error of 1,000 images is 1.6."""
@@ -63,43 +63,50 @@ def train(
     checkpoint_seconds, and `resume` continues from it. ranks: of several processes that share each batch, with the same
     arguments.
     """
-    check_trainable(model, data)
-    rest, held = data.split(max(1, min(recipe.held, len(data.labels) // 5)), recipe.seed)
+    check_trainable(model, data, recipe)
+    data = Dataset(data.name, data.images, data.labels)  # images that are files are read once
+    # The same images for every seed: those held back from a base are held back from what is tuned after it.
+    rest, held = data.split(max(1, min(recipe.held, len(data.labels) // 5)))
     objective = objective or OBJECTIVES[recipe.loss]()
     identity = {
         "recipe": recipe.record(),
         "data": data_hash(data.images, data.labels),
         "network": {name: list(value.shape) for name, value in model.state_dict().items()},
-        "objective": type(objective).__name__,
+        "moving parameters": [name for name, value in model.named_parameters() if value.requires_grad],
+        "objective": objective.record(),
     }
     run = Run(folder, identity, resume, ranks.first())
     learner = Learner(copy.deepcopy(model), rest, recipe, objective, ranks)
     history: list[dict[str, Any]] = []
+    best: dict[str, Tensor] = {}
     kept = run.continued() if resume else None
     if kept is not None:
         history = kept[0]["history"]
         learner.restore(kept[1])
+        best = {name.removeprefix("best."): value for name, value in kept[1].items() if name.startswith("best.")}
+        run.keep_best(best)
     saved = time.monotonic()
     for line in () if _impatient(history, recipe.patience) else _epochs(learner, held, len(history)):
         history.append(line)
         run.write(line)
         if best_epoch(history) is line:
-            run.keep_best(learner.averaged.state_dict())
+            best = plain(learner.averaged.state_dict())
+            run.keep_best(best)
         impatient = _impatient(history, recipe.patience)
         if impatient or line["epoch"] == recipe.epochs or time.monotonic() - saved > checkpoint_seconds:
-            run.keep({"history": history}, learner.tensors())
+            run.keep({"history": history}, learner.tensors() | {f"best.{name}": value for name, value in best.items()})
             saved = time.monotonic()
         if impatient:
             break
     ranks.wait()
     trained = copy.deepcopy(model).eval()
-    load_weights(trained, read_weights(run.best), str(run.best))
+    load_weights(trained, best, str(run.best))
     return Trained(trained, history)
 
 
-def check_trainable(model: nn.Module, data: Dataset) -> None:
-    """Refuse what could not be trained on this data, before hours are spent: classes, gradients, memory."""
-    (images, labels), (device, dtype) = next(iter(data.take(2))), placement(model)
+def check_trainable(model: nn.Module, data: Dataset, recipe: Recipe) -> None:
+    """Refuse what could not be trained on this data, before hours are spent: classes, gradients, what train mode changes."""
+    (images, labels), (device, dtype) = next(iter(data.take(min(2, recipe.batch)))), placement(model)
     if len(data.labels) < 5:
         raise GdwsError(f"{data.name} has {len(data.labels)} images: expected at least 5 to train on and to hold back from")
     if dtype != torch.float32:
@@ -107,6 +114,12 @@ def check_trainable(model: nn.Module, data: Dataset) -> None:
     with evaluating(model):
         checked_logits(model, images.to(device), data.labels.max().repeat(len(labels)))
         check_differentiable(model, images[:1].to(device))
+    try:
+        logits = copy.deepcopy(model).train()(images.to(device))
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise GdwsError(f"the model fails in train mode on {len(images)} images: {str(error).splitlines()[0]}") from None
+    if not isinstance(logits, Tensor):
+        raise GdwsError(f"the model returns a {type(logits).__name__} in train mode: expected logits, as in eval mode")
 
 
 class Rounded(nn.Module):
@@ -117,7 +130,7 @@ class Rounded(nn.Module):
         self.model, self.learner = model, learner
 
     def forward(self, x: Tensor) -> Tensor:
-        with self.learner.rounded():
+        with self.learner.precision():
             logits: Tensor = self.model(x)
         return logits.float()
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import copy
 from pathlib import Path
 
+import torch
 from torch import nn
 
+from gdws.contract import checked_logits, evaluating, placement
 from gdws.data import Dataset
 from gdws.errors import GdwsError
 from gdws.nn import FactoredConv2d
@@ -36,12 +38,21 @@ def tune(
     moving = movable(model)
     if teacher is not None:
         teacher = copy.deepcopy(teacher).eval().requires_grad_(False)
+        _check_same_classes(model, teacher, data)
     trained = train(
         moving, data, recipe, folder, objective=None if teacher is None else Taught(teacher), resume=resume, ranks=ranks
     )
     for before, after in zip(model.parameters(), trained.model.parameters(), strict=True):
         after.requires_grad_(before.requires_grad)
     return trained
+
+
+def _check_same_classes(model: nn.Module, teacher: nn.Module, data: Dataset) -> None:
+    image = next(iter(data.take(1)))[0].to(placement(model)[0])
+    with torch.no_grad(), evaluating(model):
+        given, expected = (checked_logits(network, image).shape[1] for network in (teacher, model))
+    if given != expected:
+        raise GdwsError(f"the teacher decides between {given} classes: expected the {expected} of the network that is tuned")
 
 
 def movable(model: nn.Module) -> nn.Module:

@@ -22,6 +22,7 @@ from gdws.cli.options import (
     Model,
     Seed,
     Weights,
+    check_json,
     console,
     errors,
     fraction,
@@ -71,8 +72,7 @@ def evaluate_command(
     attacks = _attacks(attack, steps, eps)
     if resume and checkpoint is None:
         raise GdwsError("--resume without --checkpoint: expected the file to continue")
-    if json_file is not None and not json_file.parent.is_dir():  # said before hours of work, not after
-        raise GdwsError(f"there is no folder {json_file.parent}: expected one for the result")
+    check_json(json_file)
     with joined() as ranks:
         place = own_device(usable_device(device))
         networks, forms = dict[str, torch.nn.Module](), dict[str, Deployed]()

@@ -22,7 +22,7 @@ Model = Annotated[str, typer.Argument(help="demo, zoo:NAME, torchvision:NAME, ti
 Weights = Annotated[Path | None, typer.Option(help="safetensors, or a torch state dict, for the (first) model")]
 Data = Annotated[str, typer.Option("--data", help=data.NAMES)]
 Json = Annotated[Path | None, typer.Option("--json", help="also write the result to this file")]
-Seed = Annotated[int, typer.Option(help="for attacks and random signs")]
+Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="of everything random")]
 Eps = Annotated[str, typer.Option(help="radius of the l-inf attack, such as 8/255; 0 for none")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...")]
 Precision = Annotated[str, typer.Option(help=", ".join(PRECISIONS))]
@@ -58,6 +58,12 @@ def cache_folder() -> Path:
 def machine() -> dict[str, Any]:
     """What a result was made with."""
     return {"torch": str(torch.__version__), "threads": torch.get_num_threads()}
+
+
+def check_json(path: Path | None) -> None:
+    """Say that the result cannot be written before hours of work, not after."""
+    if path is not None and not path.parent.is_dir():
+        raise GdwsError(f"there is no folder {path.parent}: expected one for the result")
 
 
 def write_json(path: Path | None, record: dict[str, Any]) -> None:

@@ -20,6 +20,7 @@ from gdws.cli.options import (
     Model,
     Seed,
     Weights,
+    check_json,
     console,
     errors,
     fraction,
@@ -40,8 +41,9 @@ Epochs = Annotated[int | None, typer.Option(help="instead of the recipe's")]
 Batch = Annotated[int | None, typer.Option(help="images a step, of all processes together, instead of the recipe's")]
 Rate = Annotated[float | None, typer.Option(help="highest learning rate, instead of the recipe's")]
 Steps = Annotated[int | None, typer.Option(help="steps of the attack, instead of the recipe's")]
-Radius = Annotated[str | None, typer.Option("--eps", help="radius of the attack, such as 8/255, instead of the recipe's")]
+Radius = Annotated[str | None, typer.Option("--eps", help="radius of the attack, such as 8/255; 0 trains without")]
 Precision = Annotated[str | None, typer.Option(help=f"of the passes: {', '.join(PRECISIONS)}; default bfloat16 on a GPU")]
+Flip = Annotated[bool | None, typer.Option(help="mirror images at random; by default as the recipe, and never for svhn")]
 Images = Annotated[int | None, typer.Option(help="training images to use; all by default")]
 Resume = Annotated[bool, typer.Option("--resume", help="continue the training in --out, if there is one")]
 
@@ -59,6 +61,7 @@ def train_command(
     eps: Radius = None,
     steps: Steps = None,
     precision: Precision = None,
+    flip: Flip = None,
     images: Images = None,
     resume: Resume = False,
     device: Device = "cpu",
@@ -66,12 +69,17 @@ def train_command(
     json_file: Json = None,
 ) -> None:
     """Train a network adversarially; several processes by torchrun. The weights of the best epoch are OUT/model.safetensors."""
+    check_json(json_file)
+    if (Path(model) / "gdws.json").is_file():
+        raise GdwsError(f"{model} is a compressed network: expected gdws tune, which keeps it so")
+    given = {"epochs": epochs, "batch": batch, "rate": rate, "eps": eps, "steps": steps, "flip": flip, "precision": precision}
+    given["seed"] = seed
     with joined() as ranks, nullcontext() if not ranks.first() else shown(Bar(errors)):
         place = own_device(usable_device(device))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)  # of the first weights
             network = models.resolve(model, weights).to(place)
-        plan = _changed(recipe(recipe_name), data_name, place, epochs, batch, rate, loss, eps, steps, precision, seed)
+        plan = _changed(recipe(recipe_name), data_name, place, given | {"loss": loss})
         trained = train(network, data.load(data_name, "train").take(images), plan, out, resume=resume, ranks=ranks)
         if ranks.first():
             _report(trained, plan, out / "model.safetensors", json_file)
@@ -90,6 +98,7 @@ def tune_command(
     eps: Radius = None,
     steps: Steps = None,
     precision: Precision = None,
+    flip: Flip = None,
     images: Images = None,
     resume: Resume = False,
     device: Device = "cpu",
@@ -97,17 +106,23 @@ def tune_command(
     json_file: Json = None,
 ) -> None:
     """Tune a compressed network adversarially, in its factored form. The best epoch is the folder OUT/model."""
+    check_json(json_file)
+    if teacher is None and teacher_weights is not None:
+        raise GdwsError(f"--teacher-weights {teacher_weights} without --teacher: expected the network that they belong to")
+    if teacher is not None and teacher_weights is None and teacher.startswith(("zoo:", "torchvision:", "timm:")):
+        raise GdwsError(f"--teacher {teacher} has random weights: expected its own with --teacher-weights")
+    given = {"epochs": epochs, "batch": batch, "rate": rate, "eps": eps, "steps": steps, "flip": flip, "precision": precision}
+    given["seed"] = seed
     with joined() as ranks, nullcontext() if not ranks.first() else shown(Bar(errors)):
         place = own_device(usable_device(device))
         network = models.resolve(str(folder)).to(place)
         original = None if teacher is None else models.resolve(teacher, teacher_weights).to(place)
-        if original is None and teacher_weights is not None:
-            raise GdwsError(f"--teacher-weights {teacher_weights} without --teacher: expected the network that they belong to")
-        plan = _changed(recipe(recipe_name), data_name, place, epochs, batch, rate, None, eps, steps, precision, seed)
+        plan = _changed(recipe(recipe_name), data_name, place, given)
         split = data.load(data_name, "train").take(images)
         trained = tune(network, split, plan, out, teacher=original, resume=resume, ranks=ranks)
         if ranks.first():
-            storage.save(trained.model, out / "model", force=True, base=storage.read_record(folder)["base"])
+            again = (out / "model" / "gdws.json").is_file()  # a tuning that was complete and is asked for once more
+            storage.save(trained.model, out / "model", force=again, base=storage.read_record(folder)["base"])
             _report(trained, plan, out / "model", json_file)
 
 
@@ -121,41 +136,31 @@ def download(
     console.print(f"ready to use: --data {name}:{folder}", markup=False, highlight=False, soft_wrap=True)
 
 
-def _changed(
-    plan: Recipe,
-    data_name: str,
-    place: torch.device,
-    epochs: int | None,
-    batch: int | None,
-    rate: float | None,
-    loss: str | None,
-    eps: str | None,
-    steps: int | None,
-    precision: str | None,
-    seed: int,
-) -> Recipe:
-    """The recipe with what the command line says otherwise."""
+def _changed(plan: Recipe, data_name: str, place: torch.device, given: dict[str, Any]) -> Recipe:
+    """The recipe with what the command line says otherwise; an option that was not given is None."""
+    eps, steps = given.pop("eps"), given.pop("steps")
+    chosen = {name: value for name, value in given.items() if value is not None}
     attack = plan.attack
     if eps is not None:
         if not isinstance(attack, PGD):
             raise GdwsError(f"--eps {eps} with {attack}: expected it with a recipe whose attack has one radius")
-        attack = replace(attack, eps=fraction(eps), step=fraction(eps) / 4)
+        radius = fraction(eps)
+        attack = replace(attack, eps=radius, step=radius / 4) if radius else replace(attack, eps=0.0, steps=0)
     if steps is not None:
         attack = replace(attack, steps=steps)
-    given: dict[str, Any] = {"epochs": epochs, "batch": batch, "rate": rate, "loss": loss, "precision": precision}
-    chosen = {name: value for name, value in given.items() if value is not None}
-    if precision is None and place.type == "cuda":
-        chosen["precision"] = "bfloat16"
+    if place.type == "cuda":
+        chosen.setdefault("precision", "bfloat16")
     if data_name.startswith("svhn:"):
-        chosen["flip"] = False
-    return replace(plan, attack=attack, seed=seed, **chosen)
+        chosen.setdefault("flip", False)  # a mirrored digit is none
+    return replace(plan, attack=attack, **chosen)
 
 
 def _report(trained: Trained, plan: Recipe, where: Path, json_file: Path | None) -> None:
     best = trained.best
     console.print(tables.epochs(trained.history))
     accuracies = f"natural {best['natural']:.2f} %, robust {best['robust']:.2f} % of the images held back"
-    console.print(f"Best epoch {best['epoch']}: {accuracies}. Written to {where}", highlight=False, soft_wrap=True)
+    sentence = f"Best epoch {best['epoch']}: {accuracies}. Written to {where}"
+    console.print(sentence, markup=False, highlight=False, soft_wrap=True)
     if best.get("rounding", 1.0) < 0.01 and best["robust_rounded"] > best["robust"]:
         console.print(
             f"Warning: attacks made with {plan.precision} passes leave {best['robust_rounded']:.2f} % right, float32's "
