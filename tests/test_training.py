@@ -14,6 +14,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import distributed as dist
 from torch import nn
 from torch.nn import functional as F
 
@@ -21,6 +22,7 @@ import gdws
 from gdws import data, models
 from gdws.attacks import MSD, PGD
 from gdws.augment import crop_and_flip
+from gdws.batchnorm import join
 from gdws.data import Dataset
 from gdws.errors import GdwsError
 from gdws.learner import Learner
@@ -189,6 +191,25 @@ def test_a_step_is_what_plain_pytorch_computes():
     for name, value in learner.model.state_dict().items():
         assert torch.allclose(value, model.state_dict()[name], atol=1e-6), name
         assert torch.allclose(learner.averaged.state_dict()[name], averaged.state_dict()[name], atol=1e-6), name
+
+
+@pytest.mark.parametrize("affine", [True, False])
+def test_batchnorm_over_several_processes_is_batchnorm_of_all_their_images(monkeypatch, affine):
+    """Two processes of which the other has the same images: the same statistics, gradients and outputs as of both together."""
+    monkeypatch.setattr(dist, "get_world_size", lambda: 2)
+    monkeypatch.setattr(dist, "all_reduce", lambda tensor: tensor.mul_(2))
+    x = torch.randn(6, 4, 5, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).float().requires_grad_(True)
+    expected = nn.BatchNorm2d(4, affine=affine)
+    joint = nn.Sequential(copy.deepcopy(expected))
+    join(joint)
+    both = torch.cat([x, x])
+    weights = torch.randn(6, 4, 5, 5, generator=torch.Generator().manual_seed(1))
+    (there,) = torch.autograd.grad((expected(both) * torch.cat([weights, weights])).sum(), x)
+    (here,) = torch.autograd.grad((joint(x) * weights).sum(), x)
+    assert torch.allclose(joint[0].running_mean, expected.running_mean, atol=1e-6)
+    assert torch.allclose(joint[0].running_var, expected.running_var, atol=1e-5)
+    assert torch.allclose(2 * here, there, atol=1e-5)
+    assert torch.allclose(joint.eval()(x), expected.eval()(x), atol=1e-5)
 
 
 def test_no_random_number_comes_from_the_global_generator(tmp_path):

@@ -55,8 +55,10 @@ class JointBatchNorm2d(nn.BatchNorm2d):
             self.num_batches_tracked += 1
             self.running_mean.lerp_(mean.flatten(), self.momentum)
             self.running_var.lerp_(variance.flatten() * count / (count - 1), self.momentum)
-        scale = self.weight.view(1, -1, 1, 1) * (variance + self.eps).rsqrt()
-        return torch.addcmul(self.bias.view(1, -1, 1, 1), centred, scale).to(input.dtype)
+        normal = centred * (variance + self.eps).rsqrt()
+        if self.affine:
+            normal = torch.addcmul(self.bias.view(1, -1, 1, 1), normal, self.weight.view(1, -1, 1, 1))
+        return normal.to(input.dtype)
 
 
 def join(model: nn.Module) -> None:
@@ -64,8 +66,8 @@ def join(model: nn.Module) -> None:
     for name, module in model.named_modules():
         if not isinstance(module, nn.modules.batchnorm._BatchNorm):
             continue
-        if type(module) is not nn.BatchNorm2d or not module.affine or module.running_mean is None or module.momentum is None:
+        if type(module) is not nn.BatchNorm2d or module.running_mean is None or module.momentum is None:
             raise GdwsError(
-                f"{name} is {module}: expected BatchNorm2d with weights, running statistics and momentum, for several processes"
+                f"{name} is {module}: expected BatchNorm2d with running statistics and a momentum, for several processes"
             )
         module.__class__ = JointBatchNorm2d
