@@ -576,6 +576,20 @@ def test_training_without_an_attack(run, files):
     assert record["recipe"]["flip"] is False
 
 
+def test_a_network_of_the_zoo_has_as_many_classes_as_the_data(run, tmp_path):
+    """And is found again, compressed or not, by the weights alone."""
+    colours = images(20)
+    np.savez(tmp_path / "data.npz", images=colours.images.permute(0, 2, 3, 1).numpy(), labels=12 + colours.labels.numpy())
+    options = ["--data", "npz:data.npz", "--epochs", 1, "--batch", 8, "--steps", 1, "--out", "run"]
+    status, text = run("train", "zoo:resnet20", *options)
+    assert status == 0, text
+    weights = ["--weights", "run/model.safetensors", "--data", "npz:data.npz"]
+    compress = ["--method", "uniform", "--images", 4, "--eps", 0, "--out", "small"]
+    status, text = run("compress", "zoo:resnet20", *weights, *compress)
+    assert status == 0, text
+    assert models.resolve(str(tmp_path / "small"))(torch.rand(1, 3, 8, 8)).shape == (1, 16)
+
+
 def test_tune_from_the_command_line(run, tmp_path):
     """The embedded network, on few images."""
     train = data.load("demo", "train").take(30)

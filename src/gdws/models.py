@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -29,15 +29,19 @@ class Normalized(nn.Module):
         return logits
 
 
-def resolve(name: str, weights: Path | None = None) -> nn.Module:
-    """Build the model of this name, in eval mode, with the weights of a file if one is given."""
+def resolve(name: str, weights: Path | None = None, classes: int | None = None) -> nn.Module:
+    """Build the model of this name, in eval mode, with the weights of a file if one is given.
+
+    A network of the zoo, torchvision or timm has as many classes as the weights, or as are asked for, or its own number.
+    """
     if (Path(name) / "gdws.json").is_file():
         return _saved(name, weights)
-    model = _architecture(name)
+    model = _architecture(name, classes)
     if weights is not None:
-        network = model.network if isinstance(model, Normalized) else model
-        tensors = checkpoints.fit(storage.read_weights(weights), network, str(weights))
-        storage.load_weights(network, tensors, str(weights))
+        tensors = checkpoints.fit(storage.read_weights(weights), _inside(model), str(weights))
+        if count := _other_classes(name, _inside(model), tensors):
+            model = _architecture(name, count)
+        storage.load_weights(_inside(model), tensors, str(weights))
     check_weights(model)
     return model.eval()
 
@@ -50,14 +54,30 @@ def embedded() -> nn.Module:
     return model.eval()
 
 
-def _architecture(name: str) -> nn.Module:
+def _inside(model: nn.Module) -> nn.Module:
+    """The network that the names in a file are of."""
+    return model.network if isinstance(model, Normalized) else model
+
+
+def _other_classes(name: str, model: nn.Module, tensors: Mapping[str, Tensor]) -> int | None:
+    """How many classes the tensors are of, if they differ from the model's in that and it can be built so."""
+    expected = model.state_dict()
+    counts = {
+        len(value)
+        for key, value in tensors.items()
+        if key in expected and value.ndim and value.shape != expected[key].shape and value.shape[1:] == expected[key].shape[1:]
+    }
+    return counts.pop() if len(counts) == 1 and name.startswith(("zoo:", "torchvision:", "timm:")) else None
+
+
+def _architecture(name: str, classes: int | None = None) -> nn.Module:
     kind, _, rest = name.partition(":")
     if name == "demo":
         return embedded()
     if kind == "zoo" and rest:
-        return zoo.build(rest)
+        return zoo.build(rest, classes)
     if kind in ("torchvision", "timm") and rest:
-        return _from_library(kind, rest)
+        return _from_library(kind, rest, classes)
     path, _, factory = name.rpartition(":")
     if path.endswith(".py") and factory:
         return _from_file(Path(path), factory)
@@ -74,17 +94,19 @@ def _saved(folder: str, weights: Path | None) -> nn.Module:
     # The record may come from a stranger: it may name an architecture, but not code to run.
     if not isinstance(base, str) or base.rpartition(":")[0].endswith(".py"):
         raise GdwsError(f"{folder} was made from {base!r}: load it in Python with gdws.load(folder, model)")
-    return storage.load(folder, _architecture(base))
+    model, tensors = _architecture(base), storage.read_weights(Path(folder) / "model.safetensors")
+    count = _other_classes(base, model, tensors)
+    return storage.load(folder, model if count is None else _architecture(base, count))
 
 
-def _from_library(library: str, name: str) -> nn.Module:
+def _from_library(library: str, name: str, classes: int | None) -> nn.Module:
     try:
         module = importlib.import_module("timm" if library == "timm" else "torchvision.models")
     except ImportError as error:
         raise GdwsError(f"{library}:{name} needs the package {library}: {error}") from None
     build: Callable[..., Any] = module.create_model if library == "timm" else module.get_model
     try:
-        network = build(name)
+        network = build(name) if classes is None else build(name, num_classes=classes)
     except Exception as error:
         raise GdwsError(f"{library} cannot build {name!r}: {error}") from None
     settings = getattr(network, "pretrained_cfg", None) or {}

@@ -76,11 +76,12 @@ def train_command(
     given["seed"] = seed
     with joined() as ranks, nullcontext() if not ranks.first() else shown(Bar(errors)):
         place = own_device(usable_device(device))
+        split = data.load(data_name, "train").take(images)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)  # of the first weights
-            network = models.resolve(model, weights).to(place)
+            network = models.resolve(model, weights, int(split.labels.max()) + 1).to(place)
         plan = _changed(recipe(recipe_name), data_name, place, given | {"loss": loss})
-        trained = train(network, data.load(data_name, "train").take(images), plan, out, resume=resume, ranks=ranks)
+        trained = train(network, split, plan, out, resume=resume, ranks=ranks)
         if ranks.first():
             _report(trained, plan, out / "model.safetensors", json_file)
 
