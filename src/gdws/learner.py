@@ -149,8 +149,10 @@ class Learner:
         parameters = list(self.parameters.values())
         with torch.enable_grad(), self.precision():
             losses, logits = self.objective.losses(self.model, attacked, images, labels)
+            loss = losses.sum() / self.batch
+        with full_precision():  # what was rounded on the way there is rounded on the way back
             # A layer without kernels has no part in the losses.
-            gradients = torch.autograd.grad(losses.sum() / self.batch, parameters, materialize_grads=True)
+            gradients = torch.autograd.grad(loss, parameters, materialize_grads=True)
         right = (logits.argmax(1) == labels).sum()
         return torch.stack([losses.detach().sum(), right.float()]), *map(_laid_out_as, gradients, parameters)
 
