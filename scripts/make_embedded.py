@@ -2,7 +2,7 @@
 
     python scripts/make_embedded.py --data cifar10:DIR [--out src/gdws/embedded] [--epochs 40]
 
-Trains zoo:tiny adversarially (gdws.recipes, `fast`) and writes model.safetensors and images.npz, the first 1,000 test and the
+Trains zoo:tiny adversarially (the recipe `fast`) and writes model.safetensors and images.npz, the first 1,000 test and the
 first 500 training images; prints natural and PGD-20 accuracy on those test images. The model that is in the package was made by
 an earlier version of this script: the same attack and schedule, the weights of the last epoch, no average.
 """
@@ -21,8 +21,7 @@ from safetensors.torch import save_file
 from gdws import data, zoo
 from gdws.attacks import PGD
 from gdws.evaluate import evaluate
-from gdws.recipes import recipe
-from gdws.training import train
+from gdws.training import recipe, train
 
 
 def main() -> None:

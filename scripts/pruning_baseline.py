@@ -39,13 +39,13 @@ from torch.nn import functional as F
 
 from gdws import data, models, storage, surgery
 from gdws.attacks import PGD
-from gdws.augment import crop_and_flip
 from gdws.contract import evaluating, full_precision, placement
 from gdws.cost import dense_macs, network_cost
 from gdws.data import Dataset
 from gdws.errors import GdwsError
 from gdws.evaluate import Accuracy, evaluate
 from gdws.files import new_folder, write_atomically
+from gdws.training.augment import crop_and_flip
 
 TOLERANCE = 0.01
 """How far the MACs may lie from the fraction asked for, as a part of it."""

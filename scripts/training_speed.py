@@ -23,10 +23,10 @@ from gdws import models
 from gdws.attacks.ascent import loss_gradient
 from gdws.data import Dataset
 from gdws.graphs import Replay
-from gdws.learner import Learner
-from gdws.objectives import Robust
 from gdws.ranks import ALONE
-from gdws.recipes import PRECISIONS, Recipe
+from gdws.training.learner import Learner
+from gdws.training.objectives import Robust
+from gdws.training.recipes import PRECISIONS, Recipe
 
 
 def main() -> None:

@@ -105,10 +105,10 @@ def test_recorded_attacks_break_what_plain_ones_break(norm, eps, step):
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_training_is_recorded_and_computes_what_plain_steps_do(precision):
-    from gdws.learner import Learner
-    from gdws.objectives import Robust
     from gdws.ranks import ALONE
-    from gdws.recipes import Recipe
+    from gdws.training.learner import Learner
+    from gdws.training.objectives import Robust
+    from gdws.training.recipes import Recipe
 
     train = data.load("demo", "train").take(256)
     recipe = Recipe(batch=64, attack=PGD(steps=3), rate=0.01, precision=precision)
@@ -123,11 +123,11 @@ def test_training_is_recorded_and_computes_what_plain_steps_do(precision):
 
 def test_a_compressed_network_is_tuned():
     """Its gradients have the strides that the fused optimiser wants, of depthwise kernels too."""
-    from gdws.learner import Learner
-    from gdws.objectives import Taught
     from gdws.ranks import ALONE
-    from gdws.recipes import Recipe
-    from gdws.tuning import movable
+    from gdws.training.learner import Learner
+    from gdws.training.objectives import Taught
+    from gdws.training.recipes import Recipe
+    from gdws.training.tuning import movable
 
     base, train = models.embedded().cuda(), data.load("demo", "train").take(128)
     small = movable(gdws.apply(base, gdws.plan(base, train.take(8), gdws.Macs(0.5), "uniform")))

@@ -21,19 +21,19 @@ from torch.nn import functional as F
 import gdws
 from gdws import data, models
 from gdws.attacks import MSD, PGD
-from gdws.augment import crop_and_flip
-from gdws.batchnorm import join
 from gdws.data import Dataset
 from gdws.errors import GdwsError
-from gdws.learner import Learner
 from gdws.nn import FactoredConv2d
-from gdws.objectives import Robust, Taught, Trades, divergence
 from gdws.ranks import ALONE, Ranks
-from gdws.recipes import RECIPES, Recipe
-from gdws.runs import Run
-from gdws.schedules import OneCycle, Steps
-from gdws.training import Trained, best_epoch, train
-from gdws.tuning import movable, tune
+from gdws.training.augment import crop_and_flip
+from gdws.training.batchnorm import join
+from gdws.training.learner import Learner
+from gdws.training.loop import Trained, best_epoch, train
+from gdws.training.objectives import Robust, Taught, Trades, divergence
+from gdws.training.recipes import RECIPES, Recipe
+from gdws.training.runs import Run
+from gdws.training.schedules import OneCycle, Steps
+from gdws.training.tuning import movable, tune
 
 ATTACK = PGD(steps=2, eps=4 / 255)
 
@@ -282,7 +282,7 @@ def test_the_best_epoch_is_kept_and_patience_ends(tmp_path, monkeypatch):
         seen.append(copy.deepcopy(learner.averaged.state_dict()))
         return {"natural": 90.0, "robust": next(found)}
 
-    monkeypatch.setattr("gdws.training.validate", judged)
+    monkeypatch.setattr("gdws.training.loop.validate", judged)
     trained = train(network(), images(80), recipe(epochs=6, patience=2), tmp_path)
     assert len(trained.history) == 4
     assert trained.best["epoch"] == 2
@@ -326,7 +326,7 @@ import sys
 from pathlib import Path
 from test_training import images, network, recipe
 from gdws.ranks import joined
-from gdws.training import train
+from gdws.training.loop import train
 import torch
 torch.set_num_threads(1)
 with joined() as ranks:
@@ -357,7 +357,7 @@ def test_a_killed_training_goes_on_as_if_nothing_had_been(tmp_path):
 def test_the_best_epoch_of_a_cut_training_is_not_taken_for_that_of_its_continuation(tmp_path, monkeypatch):
     """Bug: epochs that are done again on a GPU differ a little; the file could hold weights that the log does not speak of."""
     found = iter([50.0, 70.0, 60.0])
-    monkeypatch.setattr("gdws.training.validate", lambda learner, held: {"natural": 90.0, "robust": next(found)})
+    monkeypatch.setattr("gdws.training.loop.validate", lambda learner, held: {"natural": 90.0, "robust": next(found)})
     keep, kept = Run.keep, []
 
     def only_the_first(self, *state):

@@ -32,9 +32,8 @@ from gdws.data.download import OFFICIAL, fetch
 from gdws.errors import GdwsError
 from gdws.progress import shown
 from gdws.ranks import joined, own_device
-from gdws.recipes import OBJECTIVES, PRECISIONS, RECIPES, Recipe, recipe
-from gdws.training import Trained, train
-from gdws.tuning import tune
+from gdws.training import RECIPES, Recipe, Trained, recipe, train, tune
+from gdws.training.recipes import OBJECTIVES, PRECISIONS
 
 Out = Annotated[Path, typer.Option(help="folder for the weights, the log and the checkpoint")]
 Epochs = Annotated[int | None, typer.Option(help="instead of the recipe's")]

@@ -18,16 +18,16 @@ from gdws.comparison import percent
 from gdws.contract import check_differentiable, checked_logits, evaluating, full_precision, placement
 from gdws.data import Dataset
 from gdws.errors import GdwsError
-from gdws.learner import Learner
 from gdws.ledger import data_hash
-from gdws.objectives import Objective
 from gdws.paired import paired
 from gdws.progress import note, track
 from gdws.protocol import random_starts
 from gdws.ranks import ALONE, Ranks
-from gdws.recipes import OBJECTIVES, Recipe
-from gdws.runs import Run
 from gdws.storage import load_weights, plain
+from gdws.training.learner import Learner
+from gdws.training.objectives import Objective
+from gdws.training.recipes import OBJECTIVES, Recipe
+from gdws.training.runs import Run
 
 NOISE = 0.5
 """Points of robust accuracy that are less than chance moves them: the standard error of 1,000 images is 1.6."""
@@ -59,7 +59,7 @@ def train(
     """Train a copy of the model on its device: the parameters that require gradients, and the running statistics.
 
     data is the training split, of which recipe.held images choose the best epoch. objective stands in the place of
-    recipe.loss. The folder (see gdws.runs) gets a checkpoint after an epoch, but not more often than every
+    recipe.loss. The folder (see gdws.training.runs) gets a checkpoint after an epoch, but not more often than every
     checkpoint_seconds, and `resume` continues from it. ranks: of several processes that share each batch, with the same
     arguments.
     """

@@ -12,10 +12,10 @@ from gdws.contract import checked_logits, evaluating, placement
 from gdws.data import Dataset
 from gdws.errors import GdwsError
 from gdws.nn import FactoredConv2d
-from gdws.objectives import Taught
 from gdws.ranks import ALONE, Ranks
-from gdws.recipes import Recipe
-from gdws.training import Trained, train
+from gdws.training.loop import Trained, train
+from gdws.training.objectives import Taught
+from gdws.training.recipes import Recipe
 
 NORMS = (nn.modules.batchnorm._BatchNorm, nn.GroupNorm, nn.LayerNorm)
 

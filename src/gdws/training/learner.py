@@ -17,16 +17,16 @@ from torch import Tensor, nn
 from torch import distributed as dist
 
 from gdws.attacks.ascent import ascend
-from gdws.augment import crop_and_flip
-from gdws.batchnorm import join
 from gdws.contract import full_precision, placement
 from gdws.data import Dataset
 from gdws.errors import GdwsError
 from gdws.graphs import Replay
-from gdws.objectives import Objective
 from gdws.ranks import Ranks
-from gdws.recipes import Recipe
-from gdws.schedules import SCHEDULES
+from gdws.training.augment import crop_and_flip
+from gdws.training.batchnorm import join
+from gdws.training.objectives import Objective
+from gdws.training.recipes import Recipe
+from gdws.training.schedules import SCHEDULES
 
 
 class Learner:

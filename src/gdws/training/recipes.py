@@ -8,8 +8,8 @@ from typing import Any
 
 from gdws.attacks import MSD, PGD
 from gdws.errors import GdwsError
-from gdws.objectives import Objective, Robust, Trades
-from gdws.schedules import SCHEDULES
+from gdws.training.objectives import Objective, Robust, Trades
+from gdws.training.schedules import SCHEDULES
 
 OBJECTIVES: dict[str, type[Objective]] = {"robust": Robust, "trades": Trades}
 PRECISIONS = ("float32", "bfloat16")
