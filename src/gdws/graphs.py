@@ -26,7 +26,7 @@ class Replay:
         self.function = function
         self.calls: dict[tuple[tuple[torch.Size, torch.dtype], ...], int] = {}
         self.recordings: dict[tuple[tuple[torch.Size, torch.dtype], ...], tuple[torch.cuda.CUDAGraph, Tensors, Tensors]] = {}
-        self.pool: Any = None
+        self.shared: tuple[Any, torch.cuda.Stream] | None = None
         self.recordable = True
 
     def __call__(self, *inputs: Tensor) -> Tensors:
@@ -51,11 +51,12 @@ class Replay:
         device = own[0].device
         before, graph = torch.cuda.current_stream(device), torch.cuda.CUDAGraph()
         with torch.cuda.device(device):  # PyTorch records what happens on the current device, whatever the tensors' is
-            self.pool = self.pool or torch.cuda.graph_pool_handle()
-            stream = torch.cuda.Stream(device)
+            if self.shared is None:  # recordings of one pool share memory if they are made on one stream
+                self.shared = torch.cuda.graph_pool_handle(), torch.cuda.Stream(device)
+            pool, stream = self.shared
             try:
                 # Other threads, such as a DataLoader's that pins memory, may go on with their own work meanwhile.
-                with torch.cuda.graph(graph, pool=self.pool, stream=stream, capture_error_mode="thread_local"):
+                with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
                     outputs = self.function(*own)
             except RuntimeError:
                 torch.cuda.set_stream(before)  # a recording that fails leaves its own stream in force
