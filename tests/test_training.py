@@ -275,6 +275,14 @@ def test_training_learns(tmp_path, changes):
     assert all(torch.equal(value, kept[name]) for name, value in trained.model.state_dict().items())
 
 
+def test_tensorboard_gets_the_log_where_it_is_installed(tmp_path):
+    events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator", reason="needs tensorboard")
+    trained = train(network(), images(80), recipe(epochs=2), tmp_path)
+    found = events.EventAccumulator(str(tmp_path / "tensorboard"))
+    found.Reload()
+    assert [event.value for event in found.Scalars("robust")] == pytest.approx([line["robust"] for line in trained.history])
+
+
 def test_the_best_epoch_is_kept_and_patience_ends(tmp_path, monkeypatch):
     """Validation is told what to find; the weights kept must be those of the epoch that it liked best."""
     found = iter([50.0, 70.0, 60.0, 65.0, 10.0, 10.0])
