@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -115,14 +114,13 @@ def read_weights(path: Path) -> dict[str, Tensor]:
             return load_file(path)
         with torch.serialization.safe_globals(HARMLESS):
             found = torch.load(path, map_location="cpu", weights_only=True)
-    except (SafetensorError, OSError, EOFError, RuntimeError, ValueError, KeyError) as error:
-        raise GdwsError(f"{path} cannot be read ({_first_line(error)}): is it truncated?") from None
-    except Exception as error:  # weights_only refuses foreign pickles with an exception class of its own
-        unknown = re.search(r"GLOBAL (\S+)", str(error))
-        what = unknown[1] if unknown else "something"
+    except Exception as error:  # a torn pickle fails in any way, a foreign one with an exception class of its own
+        foreign = re.search(r"GLOBAL (\S+)", str(error))
+        if foreign is None:
+            raise GdwsError(f"{path} cannot be read ({_first_line(error)}): is it truncated?") from None
         raise GdwsError(
-            f"{path} holds {what} beside tensors and is not read: expected a state dict (where you trust the file, write that "
-            "alone with torch.save)"
+            f"{path} holds {foreign[1]} beside tensors and is not read: expected a state dict (where you trust the file, write "
+            "that alone with torch.save)"
         ) from None
     return unnested(found, str(path))
 
