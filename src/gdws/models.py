@@ -62,12 +62,10 @@ def _inside(model: nn.Module) -> nn.Module:
 def _other_classes(name: str, model: nn.Module, tensors: Mapping[str, Tensor]) -> int | None:
     """How many classes the tensors are of, if they differ from the model's in that and it can be built so."""
     expected = model.state_dict()
-    counts = {
-        len(value)
-        for key, value in tensors.items()
-        if key in expected and value.ndim and value.shape != expected[key].shape and value.shape[1:] == expected[key].shape[1:]
-    }
-    return counts.pop() if len(counts) == 1 and name.startswith(("zoo:", "torchvision:", "timm:")) else None
+    others = {key: value for key, value in tensors.items() if key in expected and value.shape != expected[key].shape}
+    counts = {len(value) for key, value in others.items() if value.ndim and value.shape[1:] == expected[key].shape[1:]}
+    weights = any(value.ndim > 1 for value in others.values())  # a bias alone that differs is a mistake
+    return counts.pop() if weights and len(counts) == 1 and name.startswith(("zoo:", "torchvision:", "timm:")) else None
 
 
 def _architecture(name: str, classes: int | None = None) -> nn.Module:
