@@ -1,6 +1,6 @@
 """CUDA graphs: a function of tensors that is recorded once for the shapes it sees, and then replayed by one launch.
 
-A small network on a large GPU waits for Python: hundreds of launches a pass, each longer than its kernel. A replay has one.
+A small batch on a large GPU waits for Python to launch its kernels one by one. A replay is one launch.
 """
 
 from __future__ import annotations

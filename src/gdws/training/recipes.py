@@ -26,7 +26,7 @@ class Recipe:
     flip          mirror images at random, beside the random crops. Digits should not be.
     average       every step moves the averaged weights by 1 - average towards the trained ones; they are what is kept.
                   0 keeps the trained ones.
-    precision     of the passes: bfloat16 on a GPU is about twice as fast. Weights and validation are float32 always.
+    precision     of the passes. Weights and validation are float32 always.
     held          images of the training split that choose the best epoch and are not trained on (Rice et al. 2020); at
                   most a fifth of it.
     patience      end after so many epochs without a better one; None goes through all.
