@@ -59,7 +59,9 @@ class Replay:
                 with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
                     outputs = self.function(*own)
             except RuntimeError:
-                torch.cuda.set_stream(before)  # a recording that fails leaves its own stream in force
+                torch.cuda.set_stream(before)  # a recording that fails leaves its own stream in force,
+                generator = torch.cuda.default_generators[own[0].device.index]
+                generator.graphsafe_set_state(generator.clone_state())  # and random numbers as in the middle of it
                 self.recordable = False
                 return False
         self.recordings[key] = graph, own, outputs
