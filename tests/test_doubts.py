@@ -67,6 +67,16 @@ def test_a_model_built_to_raise_a_doubt_does(small, changes, attack, expected):
     assert ("model", expected) in kinds({"model": Changed(model, **changes)}, [batch], *attacks)
 
 
+def test_a_model_that_decides_all_images_alike(small):
+    """Where one class is common enough, that is better than guessing."""
+    model, images, labels = small
+    common = torch.zeros_like(labels)
+    common[: len(common) // 4] = 1
+    stuck = Changed(model, after=lambda logits: logits + 1e3 * F.one_hot(torch.tensor(0), logits.shape[1]))
+    assert kinds({"stuck": stuck}, [(images, common)]) == {("stuck", "chance")}
+    assert kinds({"stuck": stuck}, [(images, torch.zeros_like(labels))]) == set()
+
+
 def test_a_masked_model_is_beaten_by_examples_of_another(small):
     model, *batch = small
     found = kinds({"base": model, "masked": Changed(model, before=quantised)}, [batch], PGD())

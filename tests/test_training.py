@@ -144,6 +144,14 @@ def test_recipes_are_records(name):
     assert json.loads(json.dumps(RECIPES[name].record()))["attack"]["kind"] == ("MSD" if name == "union" else "PGD")
 
 
+def test_the_radius_grows_to_its_own():
+    assert [recipe(warmup=3).attack_in(epoch).eps for epoch in range(5)] == pytest.approx(
+        [eps / 255 for eps in (1, 2, 3, 4, 4)]
+    )
+    half = recipe(warmup=1, attack=MSD()).attack_in(0)
+    assert (half.eps, half.step) == (pytest.approx((0.015, 0.25, 6)), pytest.approx((0.0015, 0.025, 0.5)))
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -153,6 +161,7 @@ def test_recipes_are_records(name):
         ({"schedule": "flat"}, "one of one-cycle, steps"),
         ({"precision": "int4"}, "one of float32, bfloat16"),
         ({"average": 1.0}, "average=1.0"),
+        ({"warmup": -1}, "warmup=-1"),
         ({"attack": PGD(early_exit=True)}, "early exit"),
     ],
 )
@@ -164,20 +173,21 @@ def test_bad_recipes(changes, words):
 # ------------------------------------------------------------------------------------------------ a step
 
 
-def test_a_step_is_what_plain_pytorch_computes():
+@pytest.mark.parametrize("warmup", [0, 2])
+def test_a_step_is_what_plain_pytorch_computes(warmup):
     """Attack in eval mode, nesterov SGD in train mode, an average: against the same written out with autograd and SGD."""
-    model, data, plan = network(), images(40), recipe(batch=40)
+    model, data, plan = network(), images(40), recipe(batch=40, warmup=warmup)
     learner = Learner(copy.deepcopy(model), data, plan, Robust(), ALONE)
     optimizer = torch.optim.SGD(model.parameters(), 1, momentum=0.9, nesterov=True, weight_decay=5e-4)
     averaged = copy.deepcopy(model)
     for epoch in range(3):
         x, start, labels = learner.drawn(epoch, 0)
         rate, found = learner.step(epoch, 0)
-        attacked = start
+        attacked, share = start, min(1, (epoch + 1) / (warmup + 1))
         for _ in range(2):
             attacked = attacked.detach().requires_grad_(True)
             (gradient,) = torch.autograd.grad(F.cross_entropy(model.eval()(attacked), labels), attacked)
-            moved = (attacked + ATTACK.step * gradient.sign()).clamp(x - ATTACK.eps, x + ATTACK.eps)
+            moved = (attacked + share * ATTACK.step * gradient.sign()).clamp(x - share * ATTACK.eps, x + share * ATTACK.eps)
             attacked = moved.clamp(0, 1).detach()
         model.train()
         logits = model(attacked)
@@ -575,6 +585,20 @@ def test_train_and_go_on_from_the_command_line(run, files):
     assert run("train", "net.py:network", *SHORT, "--eps", "4/255", "--out", "run", "--resume")[0] == 0
     weights = ["--weights", "run/model.safetensors", "--attack", "none"]
     assert run("evaluate", "net.py:network", *weights, "--data", "npz:data.npz")[0] == 0
+
+
+def test_a_training_that_collapsed_says_so(run, files):
+    """As on SVHN: all images decided as the commonest class."""
+    lines = ["from test_training import network", "def make():", "    model = network()", "    model[-1].bias.data[2] = 99"]
+    (files / "stuck.py").write_text("\n".join([*lines, "    return model"]))
+    options = ["--data", "npz:data.npz", "--epochs", 1, "--batch", 20, "--steps", 1, "--rate", 1e-6]
+    status, text = run("train", "stuck.py:make", *options, "--out", "run", "--json", "t.json")
+    assert status == 0, text
+    assert "decides all images alike" in " ".join(text.split())
+    assert json.loads((files / "t.json").read_text())["best"]["classes"] == 1
+    status, text = run("train", "net.py:network", *SHORT, "--out", "other", "--json", "t.json")
+    assert "alike" not in text
+    assert json.loads((files / "t.json").read_text())["best"]["classes"] > 1
 
 
 def test_training_without_an_attack(run, files):

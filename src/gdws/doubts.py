@@ -71,14 +71,15 @@ def doubts(
         probed = survived[: min(max(found.images // 10, FEWEST), MOST)]
         with full_precision(), evaluating(model):
             here = images.to(*placement(model))
-            made += answers(name, model, here[:MOST], found.under(name, NATURAL))
+            few = slice(None, MOST * max(1, len(here) // MOST), max(1, len(here) // MOST))  # images may lie sorted by class
+            made += answers(name, model, here[few], labels[few], found.under(name, NATURAL))
             if attacks and len(probed):
                 best_first = sorted(attacks, key=lambda attack: int(found.under(name, str(attack)).sum()))
                 made += survivors(name, model, here[probed], labels.to(here.device)[probed], best_first, seed)
     return made
 
 
-def answers(name: str, model: nn.Module, images: Tensor, natural: Tensor) -> Iterator[Doubt]:
+def answers(name: str, model: nn.Module, images: Tensor, labels: Tensor, natural: Tensor) -> Iterator[Doubt]:
     """What the answers themselves give away: guesses, probabilities, randomness. natural: right (N,) on all images."""
     with torch.no_grad():
         once, again = model(images).float(), model(images).float()
@@ -87,6 +88,8 @@ def answers(name: str, model: nn.Module, images: Tensor, natural: Tensor) -> Ite
         yield Doubt(
             name, "chance", f"{right} of {total} natural images are right, as guessing among {classes} classes might be"
         )
+    elif len(images) >= FEWEST and len(once.argmax(1).unique()) < min(2, len(labels.unique())):
+        yield Doubt(name, "chance", f"{len(images)} natural images are all decided alike")
     low, high = float(once.min()), float(once.max())
     if low >= 0 and high <= 1:
         yield Doubt(name, "probabilities", f"all outputs lie from {low:.2g} to {high:.2g}, as probabilities do")

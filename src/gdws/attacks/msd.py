@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -52,6 +52,11 @@ class MSD:
             start, truth = images[active], labels[active]
             attacked[active] = ascend_until_wrong(step, start, truth, start, self.steps, grain_of(images))
         return attacked
+
+    def scaled(self, share: float) -> MSD:
+        """The same in balls of `share` of the radii."""
+        (a, b, c), (d, e, f) = self.eps, self.step
+        return replace(self, eps=(share * a, share * b, share * c), step=(share * d, share * e, share * f))
 
     def start(self, images: Tensor, generator: torch.Generator) -> Tensor:
         """The images themselves."""

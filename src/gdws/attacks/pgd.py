@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -79,6 +79,10 @@ class PGD:
             if self.early_exit:
                 active = active[~wrong]
         return worst
+
+    def scaled(self, share: float) -> PGD:
+        """The same in a ball of `share` of the radius."""
+        return replace(self, eps=share * self.eps, step=share * self.step)
 
     def start(self, images: Tensor, generator: torch.Generator) -> Tensor:
         """A random point of each image's ball."""

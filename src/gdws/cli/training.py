@@ -51,7 +51,9 @@ def train_command(
     model: Model,
     data_name: Data,
     out: Out,
-    recipe_name: Annotated[str, typer.Option("--recipe", help=", ".join(RECIPES))] = "fast",
+    recipe_name: Annotated[
+        str | None, typer.Option("--recipe", help=f"{', '.join(RECIPES)}; default fast, or fast-svhn for svhn:DIR")
+    ] = None,
     weights: Weights = None,
     epochs: Epochs = None,
     batch: Batch = None,
@@ -79,7 +81,8 @@ def train_command(
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)  # of the first weights
             network = models.resolve(model, weights, int(split.labels.max()) + 1).to(place)
-        plan = _changed(recipe(recipe_name), data_name, place, given | {"loss": loss})
+        name = recipe_name or ("fast-svhn" if data_name.startswith("svhn:") else "fast")
+        plan = _changed(recipe(name), data_name, place, given | {"loss": loss})
         trained = train(network, split, plan, out, resume=resume, ranks=ranks)
         if ranks.first():
             _report(trained, plan, out / "model.safetensors", json_file)
@@ -161,6 +164,11 @@ def _report(trained: Trained, plan: Recipe, where: Path, json_file: Path | None)
     accuracies = f"natural {best['natural']:.2f} %, robust {best['robust']:.2f} % of the images held back"
     sentence = f"Best epoch {best['epoch']}: {accuracies}. Written to {where}"
     console.print(sentence, markup=False, highlight=False, soft_wrap=True)
+    if best["classes"] <= 1:
+        console.print(
+            "Warning: the network decides all images alike: its training has collapsed. Train with a lower --rate, or with a "
+            "radius that grows (recipe fast-svhn)."
+        )
     if best.get("rounding", 1.0) < 0.01 and best["robust_rounded"] > best["robust"]:
         console.print(
             f"Warning: attacks made with {plan.precision} passes leave {best['robust_rounded']:.2f} % right, float32's "

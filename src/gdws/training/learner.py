@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
@@ -63,14 +63,14 @@ class Learner:
             fused=self.device.type == "cuda",
         )
         self.schedule = SCHEDULES[recipe.schedule](recipe.rate, recipe.epochs)
-        # Processes talk to each other within a step, which a graph may not record.
-        alone = ranks.world == 1
-        self.attack = Replay(self._attack) if alone else self._attack
-        self.gradients = Replay(self._gradients) if alone else self._gradients
+        self.strength = recipe.attack_in(0)
+        self.attack, self.gradients = self._recorded(self._attack), self._recorded(self._gradients)
         self.done, self.ordered, self.order = 0, -1, torch.empty(0)
 
     def step(self, epoch: int, number: int) -> tuple[float, Tensor]:
         """Step `number` of epoch `epoch`, both from 0: the learning rate, and (sum of losses, attacked images right)."""
+        if self.recipe.attack_in(epoch) != self.strength:  # a recording holds its radius
+            self.strength, self.attack = self.recipe.attack_in(epoch), self._recorded(self._attack)
         images, start, labels = self.drawn(epoch, number)
         (attacked,) = self.attack(start, images, labels)
         with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
@@ -124,7 +124,7 @@ class Learner:
         generator = self._generator("batch", epoch, number)
         picked = self.order[number * self.batch : (number + 1) * self.batch]
         images = crop_and_flip(self.images[picked], generator, flip=self.recipe.flip).float() / 255
-        start = self.recipe.attack.start(images, generator)
+        start = self.recipe.attack_in(epoch).start(images, generator)
         share = self.batch // self.ranks.world
         own = slice(self.ranks.rank * share, (self.ranks.rank + 1) * share)
         laid_out = [value[own].contiguous(memory_format=self.layout) for value in (images, start)]
@@ -137,11 +137,15 @@ class Learner:
         digest = hashlib.blake2b(repr((self.recipe.seed, *words)).encode(), digest_size=7).digest()
         return int.from_bytes(digest, "little")
 
+    def _recorded(self, function: Callable[..., tuple[Tensor, ...]]) -> Callable[..., tuple[Tensor, ...]]:
+        """As a graph, if there is one process: several talk to each other within a step, which a graph may not record."""
+        return Replay(function) if self.ranks.world == 1 else function
+
     def _attack(self, start: Tensor, images: Tensor, labels: Tensor) -> tuple[Tensor]:
         self.model.eval()
         with torch.no_grad(), self.precision():
             goal = self.objective.goal(self.model, images, labels)
-            return (ascend(self.recipe.attack.advance(self.model), images, goal, start, self.recipe.attack.steps),)
+            return (ascend(self.strength.advance(self.model), images, goal, start, self.strength.steps),)
 
     def _gradients(self, attacked: Tensor, images: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
         """(sum of the losses, number right) and the gradients of the mean loss of the whole batch."""

@@ -135,8 +135,9 @@ class Rounded(nn.Module):
         return logits.float()
 
 
-def validate(learner: Learner, held: Dataset) -> dict[str, float]:
-    """Natural and robust accuracy of the averaged network in per cent, in float32, under at least ten of the attack's steps.
+def validate(learner: Learner, held: Dataset) -> dict[str, Any]:
+    """Natural and robust accuracy of the averaged network in per cent, in float32, under at least ten of the attack's steps,
+    and of how many classes any natural image is right: one, where a training has collapsed and decides all images alike.
 
     Where the passes of the training are rounded, the attack is made once more with such passes and judged in float32: if it
     finds less, the training may be hiding its gradients from itself. `rounding` is the p-value of that (McNemar, two-sided).
@@ -157,7 +158,7 @@ def validate(learner: Learner, held: Dataset) -> dict[str, float]:
             right = torch.stack([decided[0], *(decided[0] & other for other in decided[1:])]).to(torch.uint8).cpu()
         rows.append(right)
     natural, robust, *rounded = ranks.merged(torch.cat(rows, 1)).bool()
-    found = {"natural": percent(natural), "robust": percent(robust)}
+    found = {"natural": percent(natural), "robust": percent(robust), "classes": len(held.labels[natural].unique())}
     if rounded:
         found |= {"robust_rounded": percent(rounded[0]), "rounding": paired(robust, rounded[0]).p_value}
     return found

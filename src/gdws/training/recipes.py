@@ -22,6 +22,8 @@ class Recipe:
     batch         images a step, of all processes together.
     rate          the highest learning rate, and `schedule` how it changes.
     attack        how the images are attacked; without early exit.
+    warmup        epochs in which its radius grows to what it is. Attacked at full strength from the first step, some networks
+                  learn to decide all images alike and never leave that (SVHN: Andriushchenko and Flammarion 2020).
     loss          robust or trades.
     flip          mirror images at random, beside the random crops. Digits should not be.
     average       every step moves the averaged weights by 1 - average towards the trained ones; they are what is kept.
@@ -38,6 +40,7 @@ class Recipe:
     schedule: str = "one-cycle"
     weight_decay: float = 5e-4
     attack: PGD | MSD = field(default_factory=lambda: PGD(steps=7))
+    warmup: int = 0
     loss: str = "robust"
     flip: bool = True
     average: float = 0.999
@@ -56,13 +59,17 @@ class Recipe:
                 f"a recipe has epochs={self.epochs}, batch={self.batch}, held={self.held}, rate={self.rate}, "
                 f"weight_decay={self.weight_decay}: expected whole numbers from 1, a rate > 0 and a decay >= 0"
             )
-        if not 0 <= self.average < 1 or (self.patience is not None and self.patience < 1):
+        if not 0 <= self.average < 1 or (self.patience is not None and self.patience < 1) or self.warmup < 0:
             raise GdwsError(
-                f"a recipe has average={self.average}, patience={self.patience}: expected 0 <= average < 1 and a patience "
-                "of at least 1 epoch"
+                f"a recipe has average={self.average}, patience={self.patience}, warmup={self.warmup}: expected "
+                "0 <= average < 1, a patience of at least 1 epoch and a warmup of at least 0"
             )
         if self.attack.early_exit:
             raise GdwsError(f"training attacks with {self.attack} and early exit: expected all its steps on all images")
+
+    def attack_in(self, epoch: int) -> PGD | MSD:
+        """The attack of an epoch, which count from 0."""
+        return self.attack if epoch >= self.warmup else self.attack.scaled((epoch + 1) / (self.warmup + 1))
 
     def record(self) -> dict[str, Any]:
         return asdict(self) | {"attack": {"kind": type(self.attack).__name__, **asdict(self.attack)}}
@@ -70,13 +77,15 @@ class Recipe:
 
 RECIPES = {
     "fast": Recipe(),
+    "fast-svhn": Recipe(rate=0.05, warmup=5, flip=False),
     "paper-cifar10": Recipe(epochs=200, batch=128, rate=0.1, schedule="steps", average=0),
     "paper-lightweight": Recipe(epochs=200, batch=128, rate=0.1, schedule="steps", weight_decay=2e-4, average=0),
     "paper-svhn": Recipe(epochs=200, batch=128, rate=0.01, schedule="steps", average=0, flip=False),
     "union": Recipe(epochs=50, batch=128, rate=0.1, attack=MSD(steps=50)),
     "tune": Recipe(epochs=10, batch=128, rate=0.01),
 }
-"""`fast` is ours; the paper's, after its appendix; `union` for table 5, with Maini et al.'s attack; ten epochs of tuning."""
+"""`fast` and `fast-svhn` are ours; the paper's, after its appendix; `union` for table 5, with Maini et al.'s attack; ten epochs
+of tuning."""
 
 
 def recipe(name: str) -> Recipe:
