@@ -12,12 +12,9 @@ of ResNet-18's shapes in float16 at batch 256 instead, dense and in the structur
 from __future__ import annotations
 
 import argparse
-import copy
 import json
-from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -27,9 +24,7 @@ from gdws.structures import STRUCTURES
 
 SETTINGS = {"float16, batch 256": (torch.float16, 256), "float32, batch 1": (torch.float32, 1)}
 WAYS = {"NCHW": torch.contiguous_format, "channels-last": torch.channels_last, "compiled": torch.channels_last}
-EAGER = ("NCHW", "channels-last")
 ROUNDS, REPLAYS = 30, 10
-Key = TypeVar("Key", bound=Hashable)
 
 
 def captured(model: nn.Module, x: Tensor) -> torch.cuda.CUDAGraph:
@@ -53,32 +48,6 @@ def seconds(graph: torch.cuda.CUDAGraph) -> float:
     end.record()
     end.synchronize()
     return float(begin.elapsed_time(end)) / 1000 / REPLAYS
-
-
-def graphs_of(
-    network: nn.Module, setting: str, ways: Sequence[str] = tuple(WAYS)
-) -> dict[str, tuple[torch.cuda.CUDAGraph, Any]]:
-    """{way: (its forward pass as a graph, what must live as long, since the graph reads its memory)}."""
-    (dtype, batch), graphs = SETTINGS[setting], {}
-    with torch.inference_mode():
-        for way in ways:
-            model = copy.deepcopy(network).to("cuda", dtype).eval()
-            model.to(memory_format=WAYS[way])  # type: ignore[call-overload]
-            x = torch.rand(batch, 3, 32, 32, device="cuda", dtype=dtype).to(memory_format=WAYS[way])
-            if way == "compiled":
-                torch._dynamo.reset()
-                model.compile(options={"freezing": True})
-            graphs[way] = captured(model, x), (model, x)
-    return graphs
-
-
-def in_turns(graphs: Mapping[Key, torch.cuda.CUDAGraph], rounds: int = ROUNDS) -> dict[Key, float]:
-    """The median of the seconds of each."""
-    taken: dict[Key, list[float]] = {key: [] for key in graphs}
-    for _ in range(rounds):
-        for key, graph in graphs.items():
-            taken[key].append(seconds(graph))
-    return {key: median(times) for key, times in taken.items()}
 
 
 def layers() -> None:
@@ -117,9 +86,24 @@ def main() -> None:
             layers()
         return
     rows = []
-    for setting, (_, batch) in SETTINGS.items():
-        made = {name: graphs_of(models.resolve(name), setting) for name in options.models}
-        medians = in_turns({(name, way): graph for name, own in made.items() for way, (graph, _) in own.items()})
+    for setting, (dtype, batch) in SETTINGS.items():
+        graphs, alive = {}, []
+        with torch.inference_mode():
+            for name in options.models:
+                for way, layout in WAYS.items():
+                    model = models.resolve(name).to("cuda", dtype).eval()
+                    model.to(memory_format=layout)  # type: ignore[call-overload]
+                    x = torch.rand(batch, 3, 32, 32, device="cuda", dtype=dtype).to(memory_format=layout)
+                    if way == "compiled":
+                        torch._dynamo.reset()
+                        model.compile(options={"freezing": True})
+                    graphs[name, way] = captured(model, x)
+                    alive += [model, x]  # a graph reads their memory and does not own it
+            taken: dict[tuple[str, str], list[float]] = {key: [] for key in graphs}
+            for _ in range(ROUNDS):
+                for key, graph in graphs.items():
+                    taken[key].append(seconds(graph))
+        medians = {key: sorted(times)[len(times) // 2] for key, times in taken.items()}
         first = min(time for (name, _), time in medians.items() if name == options.models[0])
         for name in options.models:
             way, time = min(((key[1], value) for key, value in medians.items() if key[0] == name), key=lambda item: item[1])

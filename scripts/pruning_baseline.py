@@ -27,7 +27,6 @@ import json
 import math
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +44,7 @@ from gdws.data import Dataset
 from gdws.errors import GdwsError
 from gdws.evaluate import Accuracy, evaluate
 from gdws.files import new_folder, write_atomically
+from gdws.recorded import tried_kernels
 from gdws.training.augment import crop_and_flip
 
 TOLERANCE = 0.01
@@ -169,18 +169,7 @@ def rate_at(progress: float) -> float:
     return progress / 0.1 if progress < 0.1 else (1 + math.cos(math.pi * (progress - 0.1) / 0.9)) / 2
 
 
-@contextmanager
-def timed_kernels() -> Iterator[None]:
-    """cuDNN tries its kernels on each new shape inside: right for training, slow for evaluate, whose batches vary."""
-    before = torch.backends.cudnn.benchmark
-    torch.backends.cudnn.benchmark = True
-    try:
-        yield
-    finally:
-        torch.backends.cudnn.benchmark = before
-
-
-@timed_kernels()
+@tried_kernels()
 def tuned(
     model: nn.Module, dataset: Dataset, seconds: float, batch: int, rate: float, seed: int
 ) -> tuple[nn.Module, int, float]:

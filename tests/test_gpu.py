@@ -136,3 +136,38 @@ def test_a_compressed_network_is_tuned():
     losses = [float(learner.step(epoch, step)[1][0]) for epoch in range(4) for step in range(4)]
     assert len(learner.gradients.recordings) == 1
     assert sum(losses[-4:]) < sum(losses[:4])
+
+
+@pytest.mark.parametrize("precision", ["float32", "float16"])
+def test_a_recorded_network_answers_as_the_network(precision):
+    from gdws.recorded import recorded
+
+    model, images = models.embedded().cuda(), data.load("demo", "test").take(50).images.float() / 255
+    dtype = getattr(torch, precision)
+    ready = recorded(model, images, precision)
+    assert ready._replay.recordings
+    with full_precision(), torch.no_grad():
+        expected = model(images.cuda())
+        for shift in range(3):
+            answers = ready(images.roll(shift, 0).to("cuda", dtype))
+            assert answers.dtype == dtype
+            assert torch.allclose(answers.float(), expected.roll(shift, 0), atol=1e-3 if precision == "float32" else 0.1)
+
+
+def test_a_plan_by_time_on_this_gpu():
+    """Every layer has its time, and what was planned took about what was predicted."""
+    from torch import nn
+
+    torch.manual_seed(0)
+    blocks = [layer for _ in range(3) for layer in (nn.BatchNorm2d(256), nn.ReLU(), nn.Conv2d(256, 256, 3, padding=1))]
+    head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(256, 10)]
+    model = nn.Sequential(nn.Conv2d(3, 256, 3, stride=2), *blocks, *head).cuda().eval()
+    target = gdws.Target("cuda", batch=64)
+    plan = gdws.plan(model, data.load("demo", "train").take(20), gdws.Latency(0.7), attack=None, target=target)
+    measured = plan.measured
+    assert measured.engine == measured.dense_engine == "cuda"
+    assert measured.device == torch.cuda.get_device_name()
+    assert measured.latency < 0.75
+    assert measured.latency == pytest.approx(measured.predicted, rel=0.1)
+    assert all(layer.seconds > 0 for layer in plan.layers if layer.replaceable)
+    assert gdws.apply(model, plan)(torch.rand(2, 3, 32, 32, device="cuda")).isfinite().all()

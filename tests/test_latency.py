@@ -236,6 +236,41 @@ def test_a_speed_beyond_reach_names_the_best(residual, table):
         nearest(rounds(*residual, gdws.Speedup(1000), table), gdws.Speedup(1000))
 
 
+@pytest.fixture(scope="module")
+def gpu_table(residual):
+    """What a GPU's timetable would be, taken on the CPU, where the same code records nothing."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(latency, "SHARES", (0.1, 0.4))
+        patch.setattr(latency, "TURNS", 10)
+        return latency._measured_on_gpu(*residual, Target("cuda", threads=1, batch=2))
+
+
+def test_the_timetable_of_a_gpu_is_right_for_the_networks_it_was_taken_from(residual, gpu_table):
+    """Every layer has its time, each use of it counted; and the layers of a network add up to the network's."""
+    _, sites, structures, _ = residual
+    found = gpu_table.engines["cuda"]
+    assert gpu_table.reference == ("cuda", found.total)
+    assert 0.3 * found.total < sum(found.layers.values()) < 1.3 * found.total
+    for site in sites:
+        assert set(found.points[site.name]) == {structure.name for structure in structures}
+        assert all(seconds > 0 for own in found.points[site.name].values() for _, seconds in own)
+    assert Timetable.from_json(gpu_table.to_json()) == gpu_table
+
+
+def test_a_plan_by_the_time_of_a_gpu_is_run_as_it_will_be(residual, gpu_table, monkeypatch):
+    monkeypatch.setattr(timed, "ROUNDS", 1)
+    ((choices, measured),) = rounds(*residual, gdws.Latency(0.9), gpu_table)
+    assert choices
+    assert (measured.engine, measured.dense_engine, measured.batch) == ("cuda", "cuda", 2)
+    assert measured.predicted <= 0.9
+    assert 0 < measured.latency < 1.5
+
+
+def test_a_target_without_its_gpu_is_refused(residual):
+    with pytest.raises(GdwsError, match="the target is cuda and the model on cpu: expected"):
+        timetable(*residual, Target("cuda"))
+
+
 def test_plan_takes_a_target_for_budgets_of_time_only(residual, table, monkeypatch):
     model, _, _, statistics = residual
     monkeypatch.setattr(timed, "ROUNDS", 1)
@@ -249,7 +284,18 @@ def test_plan_takes_a_target_for_budgets_of_time_only(residual, table, monkeypat
         gdws.plan(model, [statistics.images], gdws.Latency(0.5), "paper")
 
 
-@pytest.mark.parametrize("wrong", [{"engine": "tpu"}, {"engine": "torch"}, {"precision": "int4"}, {"batch": 0}, {"threads": 0}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"engine": "tpu"},
+        {"engine": "torch"},
+        {"precision": "int4"},
+        {"precision": "float16"},
+        {"engine": "cuda", "precision": "int8"},
+        {"batch": 0},
+        {"threads": 0},
+    ],
+)
 def test_targets_that_cannot_be_are_refused(wrong):
     with pytest.raises(GdwsError, match=r"the target .* expected"):
         Target(**wrong)

@@ -1,8 +1,9 @@
-"""How long a network takes on this CPU, layer by layer: dense, and with each layer in each structure at some sizes.
+"""How long a network takes on this machine, layer by layer: dense, and with each layer in each structure at some sizes.
 
 An engine fuses, blocks and reorders a layer in its network otherwise than alone. So whole networks are timed, node by node, by
-the engine that will run them: the dense one, and copies with every layer in one structure at one size. Their weights are noise,
-on which times do not depend. All of them take turns, so that a busy moment touches all.
+the engine that will run them: the dense one, and copies with every layer in one structure at one size. On a GPU, whose kernels
+run one after another, layers are timed by themselves beside the networks. Weights are noise, on which times do not depend. All
+take turns, so that a busy moment touches all.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import platform
 import re
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,7 +29,9 @@ from torch import Tensor, nn
 
 from gdws import cost
 from gdws.allocate import Floats
+from gdws.bench import bench
 from gdws.choices import Choice
+from gdws.contract import placement
 from gdws.engines import PACKAGES, PRECISIONS, installed, prepared, session
 from gdws.errors import GdwsError
 from gdws.export import to_onnx, traced
@@ -36,6 +39,7 @@ from gdws.files import ensure_folder, write_atomically
 from gdws.prepack import Packed
 from gdws.profiling import layer_seconds, owners
 from gdws.progress import track
+from gdws.recorded import CALLS, TYPES, Recorded, Repeated, recorded
 from gdws.runtimes import NodeTime, OnnxRuntime, OpenVino, needed
 from gdws.statistics import Statistics
 from gdws.structures import Structure
@@ -49,7 +53,12 @@ WARMUP, TURNS = 5, 40
 
 @dataclass(frozen=True)
 class Target:
-    """Where a network will run. engine: "auto" is whichever makes it fastest. threads: as many as PyTorch has, if None."""
+    """Where a network will run.
+
+    engine   on the CPU, "auto" being whichever makes it fastest; or "cuda": PyTorch, as a CUDA graph (gdws.recorded), on the
+             GPU that the model is on.
+    threads  as many as PyTorch has, if None.
+    """
 
     engine: str = "auto"
     precision: str = "float32"
@@ -58,8 +67,8 @@ class Target:
 
     def __post_init__(self) -> None:
         engines = ("auto", *(name for name in PACKAGES if name != "torch"))
-        if self.engine not in engines or self.precision not in PRECISIONS:
-            expected = f"{', '.join(engines)} in {' or '.join(PRECISIONS)}"
+        if self.precision not in (TYPES if self.engine == "cuda" else PRECISIONS if self.engine in engines else ()):
+            expected = f"{', '.join(engines)} in {' or '.join(PRECISIONS)}, or cuda in {' or '.join(TYPES)}"
             raise GdwsError(f"the target is {self.engine!r} in {self.precision!r}: expected {expected}")
         if self.batch < 1 or (self.threads is not None and self.threads < 1):
             raise GdwsError(f"the target has batch {self.batch} and {self.threads} threads: expected at least 1 of each")
@@ -142,6 +151,9 @@ def timetable(
     cache: Path | None = None,
 ) -> Timetable:
     """Measure, or read what was measured before on this device for these shapes and this target."""
+    device, _ = placement(model)
+    if target.engine == "cuda" and device.type != "cuda":
+        raise GdwsError(f"the target is cuda and the model on {device}: expected it on the GPU in question (--device cuda)")
     threads = torch.get_num_threads() if target.threads is None else target.threads
     target = Target(target.engine, target.precision, threads, target.batch)
     file = None if cache is None else cache / f"latency-{_key(model, sites, structures, statistics, target)}.json"
@@ -152,7 +164,8 @@ def timetable(
             pass  # a damaged cache is measured again
     if cache is not None:
         ensure_folder(cache)
-    made = _measured(model, sites, structures, statistics, target)
+    measure = _measured_on_gpu if target.engine == "cuda" else _measured
+    made = measure(model, sites, structures, statistics, target)
     if file is not None:
         write_atomically(file, made.to_json())
     return made
@@ -179,7 +192,10 @@ def lanes() -> int:
     return 16 if torch.cpu._is_avx512_supported() else 8
 
 
-def device_name() -> str:
+def device_name(device: torch.device | None = None) -> str:
+    """Of the CPU, or of a GPU."""
+    if device is not None and device.type == "cuda":
+        return torch.cuda.get_device_name(device)
     try:
         found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     except OSError:
@@ -248,10 +264,6 @@ def _latencies(
 
     A machine that others use too is slow for seconds and then fast again. Within a turn it is much the same, so every time
     counts as a fraction of what the dense network took in that turn; the median over the turns is given in seconds again.
-
-    The nodes of a network are not all of its time. What its passes took beyond the prediction from its nodes (to start more
-    nodes, or to read what no cache holds) is shared out among the layers that were replaced: the prediction is then right for
-    every network of the grid.
     """
     dense_pass = np.array([sum(node.seconds for node in nodes) for nodes in passes[0]])
 
@@ -262,15 +274,60 @@ def _latencies(
         {layer: typical(taken) for layer, taken in layer_seconds(own, owners, layers).items()}
         for own, owners in zip(passes, names, strict=True)
     ]
-    dense = found[0]
-    points: dict[str, dict[str, dict[int, float]]] = {layer: {} for layer in layers}
-    for chosen, times, taken in zip(grid, found[1:], whole[1:], strict=True):
+    return _reconciled(total, [float(np.median(taken / whole[0])) for taken in whole[1:]], found, grid)
+
+
+def _reconciled(
+    total: float, shares: Sequence[float], found: Sequence[Mapping[str, float]], grid: Sequence[Mapping[str, Choice]]
+) -> Latencies:
+    """From the seconds of the layers of each network, the dense one first, and the shares of its time that the others take.
+
+    The layers of a network are not all of its time. What it took beyond the prediction from them (to start more kernels, or to
+    read what no cache holds) is shared out among those that were replaced: the prediction is then right for every network of
+    the grid.
+    """
+    dense = dict(found[0])
+    points: dict[str, dict[str, dict[int, float]]] = {layer: {} for layer in dense}
+    for chosen, times, share in zip(grid, found[1:], shares, strict=True):
         predicted = total + sum(times[layer] - dense[layer] for layer in chosen)
-        beyond = (total * float(np.median(taken / whole[0])) - predicted) / len(chosen)
+        beyond = (total * share - predicted) / len(chosen)
         for layer, choice in chosen.items():
             points[layer].setdefault(choice.structure.name, {})[choice.size] = max(times[layer] + beyond, times[layer] / 2)
     rising = {layer: {kind: sorted(own.items()) for kind, own in kinds.items()} for layer, kinds in points.items()}
     return Latencies(total, dense, rising)
+
+
+def _measured_on_gpu(
+    model: nn.Module, sites: Sequence[Site], structures: Sequence[Structure], statistics: Statistics, target: Target
+) -> Timetable:
+    """Networks as CUDA graphs, and layers that are repeated within one."""
+    device, _ = placement(model)
+    grid = _grid(sites, structures, statistics)
+    example = statistics.images[:1].float().repeat(target.batch, 1, 1, 1)
+    dense = recorded(mock(model, {}).to(device), example, target.precision)
+    layout = dense.layout
+    runs: dict[Hashable, nn.Module] = {0: dense}
+    owned: list[dict[str, Hashable]] = []
+    for index, chosen in track(list(enumerate([{}, *grid])), "building networks to time"):
+        network = dense if index == 0 else Recorded(mock(model, chosen).to(device, TYPES[target.precision]), layout)
+        runs[index] = network
+        owned.append({})
+        for site in sites if index == 0 else (site for site in sites if site.name in chosen):
+            choice = chosen.get(site.name)
+            alike = (str(site.conv), site.maps, choice and (choice.structure.name, choice.size))
+            owned[-1][site.name] = alike
+            if alike not in runs:
+                shapes = [(target.batch, site.conv.in_channels, height, width) for height, width, _, _ in site.maps]
+                inputs = [
+                    torch.rand(shape, device=device).to(TYPES[target.precision]).to(memory_format=layout) for shape in shapes
+                ]
+                runs[alike] = Repeated(network.model.get_submodule(site.name), inputs)
+    names = {str(number): key for number, key in enumerate(runs)}
+    timings = bench({name: runs[key] for name, key in names.items()}, example, WARMUP, TURNS)
+    seconds = {key: timings[name].quartile for name, key in names.items()}
+    total, shares = seconds[0], [seconds[index] / seconds[0] for index in range(1, 1 + len(grid))]
+    found = [{layer: seconds[alike] / CALLS for layer, alike in own.items()} for own in owned]
+    return Timetable(device_name(device), target, ("cuda", total), {"cuda": _reconciled(total, shares, found, grid)})
 
 
 def _grid(sites: Sequence[Site], structures: Sequence[Structure], statistics: Statistics) -> list[dict[str, Choice]]:
@@ -299,7 +356,7 @@ def _key(
     # Of the modules, not the distributions: onnxruntime comes in several of other names.
     versions = [f"{package} {getattr(needed(package), '__version__', '')}" for package in ("torch", *packages)]
     described = [
-        device_name(),
+        device_name(placement(model)[0] if target.engine == "cuda" else None),
         asdict(target),
         versions,
         str(model),

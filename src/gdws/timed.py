@@ -9,16 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from gdws.bench import bench
 from gdws.budgets import Budget, Speedup
 from gdws.choices import Choice, least_loss
+from gdws.contract import placement
 from gdws.engines import Compiled, compile
 from gdws.errors import GdwsError
-from gdws.latency import Latencies, Timetable, mock
+from gdws.latency import Latencies, Target, Timetable, mock
 from gdws.plans import Measured
 from gdws.progress import note, track
+from gdws.recorded import Recorded, recorded
 from gdws.statistics import Statistics
 from gdws.structures import Structure
 from gdws.surgery import Site
@@ -52,14 +54,12 @@ def rounds(
     limit = _share(budget) * dense_seconds
     example = statistics.images[:1].float().repeat(table.target.batch, 1, 1, 1)
     calibration = statistics.images[:25].float()
+    device = placement(model)[0] if table.target.engine == "cuda" else torch.device("cpu")
     threads, precision = table.target.threads or torch.get_num_threads(), table.target.precision
-
-    def compiled(network: nn.Module, engine: str) -> Compiled:
-        return compile(network, engine, example=example, threads=threads, precision=precision, calibration=calibration)
 
     least = {engine: _least(sites, structures, statistics, latencies) for engine, latencies in table.engines.items()}
     factors = dict.fromkeys(table.engines, 1.0)  # measured / as the timetable has it
-    dense = compiled(mock(model, {}), dense_engine)
+    dense = ready(mock(model, {}).to(device), dense_engine, table.target, example, calibration)
     for tried in track(range(ROUNDS), f"planning {budget}"):
         found = {
             engine: least_loss(sites, structures, statistics, latencies, limit / factors[engine] - latencies.rest)
@@ -77,7 +77,8 @@ def rounds(
             )
         engine = min(found, key=lambda name: sum(choice.weight for choice in found[name].values()))
         expected = _time_of(found[engine], sites, table.engines[engine]) / dense_seconds
-        timings = bench({"dense": dense, "plan": compiled(mock(model, found[engine]), engine)}, example, 10, 60)
+        planned = ready(mock(model, found[engine]).to(device), engine, table.target, example, calibration)
+        timings = bench({"dense": dense, "plan": planned}, example, 10, 60)
         taken, latency = timings["dense"].quartile, timings["plan"].quartile / timings["dense"].quartile
         note(f"{1 / latency:.2f}x in {engine}")
         where = table.device, engine, precision, threads, table.target.batch
@@ -85,6 +86,15 @@ def rounds(
         factors[engine] = latency / expected
         if _share(budget) * (1 - CLOSE) <= latency <= _share(budget):
             return
+
+
+def ready(network: nn.Module, engine: str, target: Target, example: Tensor, calibration: Tensor) -> Compiled | Recorded:
+    """A network as it will run in an engine of the target. calibration: for int8."""
+    if engine == "cuda":
+        return recorded(network, example, target.precision)
+    return compile(
+        network, engine, example=example, threads=target.threads, precision=target.precision, calibration=calibration
+    )
 
 
 def _share(budget: Budget) -> float:

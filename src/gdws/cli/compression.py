@@ -20,7 +20,6 @@ from gdws.cli.options import (
     Eps,
     Json,
     Model,
-    Precision,
     Seed,
     Weights,
     cache_folder,
@@ -107,8 +106,10 @@ def compress(
     images: Annotated[int, typer.Option(help="training images to calibrate on")] = 500,
     eps: Eps = "8/255",
     exclude: Annotated[list[str] | None, typer.Option(help="pattern of layers to leave dense; repeatable")] = None,
-    engine: Annotated[str, typer.Option(help="for --speedup, --latency: onnxruntime, openvino, or auto for the best")] = "auto",
-    precision: Precision = "float32",
+    engine: Annotated[
+        str, typer.Option(help="for --speedup, --latency: onnxruntime, openvino, auto for the best, or cuda")
+    ] = "auto",
+    precision: Annotated[str, typer.Option(help="float32; int8, or float16 with cuda")] = "float32",
     threads: Annotated[int | None, typer.Option(help="CPU threads of the engine (default: PyTorch's own choice)")] = None,
     batch: Annotated[int, typer.Option(help="images at a time in the engine")] = 1,
     seed: Seed = 0,

@@ -1,0 +1,80 @@
+"""A model made ready to run fast on its GPU with library kernels: rounded if asked, as a CUDA graph, in the faster layout.
+
+All of it also runs on a CPU, where nothing is recorded.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from gdws.bench import bench
+from gdws.contract import full_precision
+from gdws.graphs import Replay
+
+TYPES = {"float32": torch.float32, "float16": torch.float16}
+LAYOUTS = (torch.contiguous_format, torch.channels_last)
+CALLS = 10
+"""How often a repeated layer runs in one pass."""
+
+
+class Recorded(nn.Module):
+    """The model, taken over, in a layout: images (B, C, H, W) on its device and in its type to logits (B, classes).
+
+    From the third batch of a size on it is a single launch (gdws.graphs). float32 is true float32, and cuDNN tries its kernels
+    before it chooses.
+    """
+
+    def __init__(self, model: nn.Module, layout: torch.memory_format = torch.contiguous_format) -> None:
+        super().__init__()
+        self.model, self.layout = model.eval(), layout
+        self.model.to(memory_format=layout)  # type: ignore[call-overload]
+        self._replay = Replay(lambda images: (self.model(images),))
+
+    @torch.inference_mode()
+    def forward(self, images: Tensor) -> Tensor:
+        with full_precision(), tried_kernels():
+            (logits,) = self._replay(images.contiguous(memory_format=self.layout))
+        return logits.clone()
+
+
+class Repeated(nn.Module):
+    """A layer that runs CALLS times on inputs of its own, whatever it is given: for kernels that are shorter than a launch."""
+
+    def __init__(self, layer: nn.Module, inputs: Sequence[Tensor]) -> None:
+        super().__init__()
+        self.layer, self.inputs = layer, inputs
+        self._replay = Replay(self._often)
+
+    @torch.inference_mode()
+    def forward(self, images: Tensor) -> Tensor:
+        with full_precision(), tried_kernels():
+            return self._replay(images[:1])[0]
+
+    def _often(self, images: Tensor) -> tuple[Tensor]:
+        for _ in range(CALLS):
+            for x in self.inputs:
+                last = self.layer(x)
+        return (last,)
+
+
+def recorded(model: nn.Module, example: Tensor, precision: str = "float32") -> Recorded:
+    """A copy of the model in this precision, in the layout that makes it faster on batches like `example` (B, C, H, W)."""
+    made = {str(layout): Recorded(copy.deepcopy(model).to(TYPES[precision]), layout) for layout in LAYOUTS}
+    timings = bench(made, example, warmup=5, repeats=20)
+    return made[min(timings, key=lambda name: timings[name].quartile)]
+
+
+@contextmanager
+def tried_kernels() -> Iterator[None]:
+    """cuDNN times its kernels on each new shape inside and takes the fastest."""
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = True
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before

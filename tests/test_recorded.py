@@ -1,0 +1,55 @@
+"""What makes a model fast on a GPU leaves its answers alone; here on the CPU, in test_gpu.py on a GPU."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from gdws.bench import bench
+from gdws.recorded import CALLS, LAYOUTS, Recorded, Repeated, recorded
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5)
+    )
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_recorded_model_answers_as_the_model(model, layout):
+    images = torch.rand(4, 3, 9, 9)
+    expected = copy.deepcopy(model).eval()(images)
+    ready = Recorded(model, layout)
+    answers = [ready(images) for _ in range(4)]
+    assert all(torch.allclose(answer, expected, atol=1e-6) for answer in answers)
+    ready(torch.zeros_like(images))
+    assert torch.allclose(answers[-1], expected, atol=1e-6)  # not the memory of the next call
+
+
+@pytest.mark.parametrize("precision", ["float32", "float16"])
+def test_the_faster_layout_is_taken_of_a_copy(model, precision):
+    images = torch.rand(2, 3, 9, 9)
+    expected = copy.deepcopy(model).eval()(images)
+    ready = recorded(model, images, precision)
+    assert model.training
+    assert ready.layout in LAYOUTS
+    answer = ready(images.to(getattr(torch, precision)))
+    assert answer.dtype == getattr(torch, precision)
+    assert torch.allclose(answer.float(), expected, atol=1e-5 if precision == "float32" else 1e-2)
+
+
+def test_a_repeated_layer_takes_its_time_as_often():
+    """Two inputs, as of a layer that is used twice."""
+    calls = []
+
+    class Counted(nn.Conv2d):
+        def forward(self, x):
+            calls.append(x.shape)
+            return super().forward(x)
+
+    inputs = [torch.rand(1, 2, 5, 5), torch.rand(1, 2, 7, 7)]
+    bench({"layer": Repeated(Counted(2, 2, 3), inputs)}, torch.rand(1, 3, 9, 9), warmup=0, repeats=1)
+    assert calls == [x.shape for _ in range(2 * CALLS) for x in inputs]
