@@ -64,7 +64,7 @@ def plan(
     attack      made on the calibration images first; None for a network that is not meant to be robust.
     exclude     shell patterns of convolutions to leave alone. The first and 1x1 convolutions are, unless told otherwise.
     cache       a folder for the statistics of the calibrated method and for measured times: the next budget then takes seconds.
-    target      for Latency and Speedup: where the network will run (gdws.Target; default: the CPU's best engine, float32, batch 1).
+    target      for Latency and Speedup: where it will run (gdws.Target; default: the CPU's best engine, float32, batch 1).
     """
     if method not in METHODS:
         raise GdwsError(f"method is {method!r}: expected one of {', '.join(METHODS)}")
