@@ -25,6 +25,7 @@ from gdws.data import Dataset
 from gdws.errors import GdwsError
 from gdws.nn import FactoredConv2d
 from gdws.ranks import ALONE, Ranks
+from gdws.structures import STRUCTURES
 from gdws.training.augment import crop_and_flip
 from gdws.training.batchnorm import join
 from gdws.training.learner import Learner
@@ -33,7 +34,7 @@ from gdws.training.objectives import Robust, Taught, Trades, divergence
 from gdws.training.recipes import RECIPES, Recipe
 from gdws.training.runs import Run
 from gdws.training.schedules import OneCycle, Steps
-from gdws.training.tuning import movable, tune
+from gdws.training.tuning import balance, movable, tune
 
 ATTACK = PGD(steps=2, eps=4 / 255)
 SMOOTH = PGD(norm="l2", eps=0.3, step=0.2, steps=2)
@@ -508,11 +509,39 @@ def test_tuning_moves_factors_and_norms_and_nothing_else(tmp_path, compressed, t
         moved = not torch.equal(value, tuned.model.get_parameter(name))
         assert moved == (inside or isinstance(owner, nn.BatchNorm2d)), name
         assert tuned.model.get_parameter(name).requires_grad
+    for name, value in small.named_buffers():
+        moved = not torch.equal(value, tuned.model.get_buffer(name))
+        assert moved == (not taught and name.rpartition(".")[2] != "channels"), name
     assert tuned.best["robust"] >= 60
     assert tuned.model.gdws_plan == small.gdws_plan
     gdws.save(tuned.model, tmp_path / "model")
     x = next(iter(images(8)))[0]
     assert torch.equal(gdws.load(tmp_path / "model", base)(x), tuned.model(x))
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("kind", ["gdws", "vertical", "horizontal", "project"])
+def test_balanced_factors_make_the_same_layer(kind, groups):
+    """The filters of a compressed layer are long and their mixing short, or the reverse; one is not used at all."""
+    generator = torch.Generator().manual_seed(0)
+    conv = nn.Conv2d(4, 6, 3, padding=1, groups=groups)
+    kept = (1, 2, 1, 2) if kind == "gdws" else (2,)
+    layer = STRUCTURES[kind].blank(conv, kept)
+    for parameter in layer.parameters():
+        parameter.data.copy_(torch.randn(parameter.shape, generator=generator))
+    layer.filters.data.mul_(torch.logspace(-2, 2, len(layer.filters)).view(-1, 1, 1, 1))
+    layer.mixing.data[:, 0] = 0
+    x, model = torch.rand(2, 4, 8, 8, generator=generator), nn.Sequential(layer)
+    before, filters = layer(x), layer.filters.detach().clone()
+    scales = balance(model)["0"]
+    assert torch.allclose(layer(x), before, rtol=1e-4, atol=1e-4)
+    rows = layer.mixing.detach().view(groups, 6 // groups, -1, layer.mixing[0, 0].numel())
+    mixed = rows.square().sum((1, 3)).sqrt().flatten()
+    lengths = layer.filters.detach().flatten(1).norm(dim=1)
+    assert torch.allclose(lengths[mixed > 0], mixed[mixed > 0], rtol=1e-4)
+    assert int((mixed == 0).sum()) == groups
+    layer.rescale(1 / scales)
+    assert torch.allclose(layer.filters, filters, rtol=1e-5)
 
 
 def test_a_taught_network_comes_closer_to_its_teacher(tmp_path, compressed):

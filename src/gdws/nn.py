@@ -75,12 +75,24 @@ class FactoredConv2d(nn.Module, ABC):
 
     @property
     @abstractmethod
+    def filters(self) -> nn.Parameter:
+        """(N, ...): what the first stage makes its N channels with, those of the groups one after another."""
+
+    @property
+    @abstractmethod
     def mixing(self) -> nn.Parameter:
-        """(M, n / groups, 1, 1), or of as many elements: what each output makes of each feature."""
+        """(M, N / groups, ...): what each output makes of these channels. Its elements are as many as M n / groups."""
 
     @abstractmethod
     def features(self, x: Tensor) -> Tensor:
         """(B, n, H', W'), n in the order of the elements of `mixing`, the groups one after another."""
+
+    @torch.no_grad()
+    def rescale(self, factors: Tensor) -> None:
+        """Multiply each filter by its factor (N,) and divide what is made of it: other weights, the same layer."""
+        self.filters.mul_(factors.view(-1, 1, 1, 1))
+        rows = factors.view(self.groups, -1).repeat_interleave(self.out_channels // self.groups, 0)
+        self.mixing.div_(rows[:, :, None, None])
 
     def _margins(self) -> list[int]:
         """(left, right, top, bottom) as F.pad takes them, with PyTorch's rule for 'same': the odd pixel goes after."""
@@ -178,6 +190,10 @@ class GDWSConv2d(FactoredConv2d):
         )
 
     @property
+    def filters(self) -> nn.Parameter:
+        return self.depthwise
+
+    @property
     def mixing(self) -> nn.Parameter:
         return self.pointwise
 
@@ -259,6 +275,10 @@ class TwoStageConv2d(FactoredConv2d):
     def like(cls, conv: nn.Conv2d, rank: int, axes: tuple[int, ...]) -> TwoStageConv2d:
         """Zero weights of this rank in the place of a dense convolution: same geometry, type, device and bias."""
         return _in_place_of(conv, cls(rank=rank, axes=axes, **_geometry(conv)))
+
+    @property
+    def filters(self) -> nn.Parameter:
+        return self.first
 
     @property
     def mixing(self) -> nn.Parameter:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,9 @@ from gdws.ledger import weights_hash
 
 
 class Objective(ABC):
-    """`goal` is asked in eval mode, before the attack; `losses` in train mode, after it."""
+    """`goal` is asked in eval mode, before the attack; `losses` after it, in train mode if `trains_statistics`."""
+
+    trains_statistics: ClassVar[bool] = True
 
     def goal(self, model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
         """What the attack raises the cross-entropy to: classes (B,) or probabilities (B, classes)."""
@@ -61,8 +63,13 @@ class Trades(Objective):
 
 @dataclass(frozen=True)
 class Taught(Objective):
-    """KL(q(x') || p(x')), q being a teacher's probabilities of the same attacked image: decide as the original did."""
+    """KL(q(x') || p(x')), q being a teacher's probabilities of the same attacked image: decide as the original did.
 
+    In eval mode: a compressed network is so near its original that the noise of a batch's own statistics outweighs what is to
+    be learnt. Its statistics stay as they are; norms still move by their weights.
+    """
+
+    trains_statistics: ClassVar[bool] = False
     teacher: nn.Module
 
     def record(self) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import copy
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from gdws.contract import checked_logits, evaluating, placement
 from gdws.data import Dataset
@@ -33,15 +33,20 @@ def tune(
     """Train a copy of a network that gdws.apply made, its dense layers frozen. Arguments as in gdws.training.train.
 
     With a teacher, usually the original network, the tuned one learns to decide attacked images as the teacher does, and
-    recipe.loss is not used.
+    recipe.loss is not used. While it is trained each filter is as long as what is made of it (`balance`).
     """
     moving = movable(model)
+    scales = balance(moving)
     if teacher is not None:
         teacher = copy.deepcopy(teacher).eval().requires_grad_(False)
         _check_same_classes(model, teacher, data)
     trained = train(
         moving, data, recipe, folder, objective=None if teacher is None else Taught(teacher), resume=resume, ranks=ranks
     )
+    for name, factors in scales.items():
+        layer = trained.model.get_submodule(name)
+        assert isinstance(layer, FactoredConv2d)
+        layer.rescale(1 / factors)
     for before, after in zip(model.parameters(), trained.model.parameters(), strict=True):
         after.requires_grad_(before.requires_grad)
     return trained
@@ -64,3 +69,21 @@ def movable(model: nn.Module) -> nn.Module:
     for module in [*factored, *(module for module in copied.modules() if isinstance(module, NORMS))]:
         module.requires_grad_(True)
     return copied
+
+
+@torch.no_grad()
+def balance(model: nn.Module) -> dict[str, Tensor]:
+    """Give every filter of every factored layer the length of what is made of it, and return what it was multiplied by.
+
+    The layer stays the same function. But the steepness of a loss along one factor grows with the square of the other: after
+    compression filters are up to a hundred times as long as their mixing, and no learning rate suits both.
+    """
+    scales = {}
+    for name, layer in model.named_modules():
+        if isinstance(layer, FactoredConv2d):
+            lengths = layer.filters.flatten(1).norm(dim=1)
+            squares = layer.mixing.flatten(2).square().sum(2)
+            mixed = squares.view(layer.groups, layer.out_channels // layer.groups, -1).sum(1).sqrt().flatten()
+            scales[name] = (mixed / lengths).sqrt().where((lengths > 0) & (mixed > 0), 1.0)
+            layer.rescale(scales[name])
+    return scales
