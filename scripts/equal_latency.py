@@ -80,7 +80,8 @@ def make_plans(options: argparse.Namespace, model: nn.Module, statistics: Statis
     sites = [site for site in survey(model, images[:1].to(options.device)) if site.reason is None]
     target = Target(options.engine, options.precision, threads=1, batch=options.batch)
     table = timetable(model, sites, structures_named("auto"), statistics, target, options.cache)
-    prefix = f"cuda-{options.precision}-{options.batch}" if options.engine == "cuda" else options.precision
+    place = options.precision if options.engine == "auto" else f"{options.engine}-{options.precision}"
+    prefix = place if options.batch == 1 else f"{place}-{options.batch}"
     for way in options.ways:
         file = options.out / f"{prefix}-{way}.json"
         if file.exists():
@@ -110,7 +111,7 @@ def judge(options: argparse.Namespace, model: nn.Module, statistics: Statistics)
         records[file.stem] = json.loads(file.read_text())
         made = Plan.from_json(json.dumps(records[file.stem]["plan"]))
         networks[file.stem] = gdws.apply(model, made, statistics)
-    rounded = {name for name, record in records.items() if record["precision"] == "int8"}
+    rounded, halved = ({name for name in records if records[name]["precision"] == kind} for kind in ("int8", "float16"))
     for name, network in networks.items():
         if name in rounded or (rounded and name == "dense"):
             plain, small = options.out / f"{name}.onnx", options.out / f"{name}-int8.onnx"
@@ -118,7 +119,7 @@ def judge(options: argparse.Namespace, model: nn.Module, statistics: Statistics)
             quantise(plain, small, statistics.images[:300].float())
             forms[f"{name}, int8"] = deployed_file(small, name)
             network.to(options.device)
-        elif name in records and records[name]["precision"] == "float16":
+        elif name in halved or (halved and name == "dense"):
             forms[f"{name}, float16"] = deployed_half(network, name)
     settings = {"deployed": forms, "transfer": False, "checkpoint": options.out / "judged.jsonl", "resume": True}
     found = compare(networks, test, named("pgd-20"), options.seed, **settings)

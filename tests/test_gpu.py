@@ -121,16 +121,38 @@ def test_training_is_recorded_and_computes_what_plain_steps_do(precision):
         assert torch.allclose(value, learners[1].model.state_dict()[name], rtol=0.05, atol=5e-3), name
 
 
-def test_a_compressed_network_is_tuned():
+def test_a_radius_that_grows_is_recorded_anew():
+    from gdws.ranks import ALONE
+    from gdws.training.learner import Learner
+    from gdws.training.objectives import Robust
+    from gdws.training.recipes import Recipe
+
+    train = data.load("demo", "train").take(128)
+    recipe = Recipe(epochs=2, batch=32, attack=PGD(steps=2), warmup=1, rate=1e-6)
+    learner, before = Learner(models.embedded().cuda(), train, recipe, Robust(), ALONE), None
+    for epoch, eps in enumerate((4 / 255, 8 / 255)):
+        for step in range(4):
+            images, start, labels = learner.drawn(epoch, step)
+            learner.step(epoch, step)
+        assert len(learner.attack.recordings) == 1
+        assert learner.attack is not before
+        before = learner.attack
+        (attacked,) = learner.attack(start, images, labels)
+        assert float((attacked - images).abs().max()) == pytest.approx(eps, rel=1e-3)
+
+
+@pytest.mark.parametrize("method", ["uniform", "calibrated"])
+def test_a_compressed_network_is_tuned(method):
     """Its gradients have the strides that the fused optimiser wants, of depthwise kernels too."""
     from gdws.ranks import ALONE
     from gdws.training.learner import Learner
     from gdws.training.objectives import Taught
     from gdws.training.recipes import Recipe
-    from gdws.training.tuning import movable
+    from gdws.training.tuning import balance, movable
 
     base, train = models.embedded().cuda(), data.load("demo", "train").take(128)
-    small = movable(gdws.apply(base, gdws.plan(base, train.take(8), gdws.Macs(0.5), "uniform")))
+    small = movable(gdws.apply(base, gdws.plan(base, train.take(8), gdws.Macs(0.5), method, attack=PGD(steps=1))))
+    balance(small)
     recipe = Recipe(batch=32, attack=PGD(steps=2), rate=0.01, precision="bfloat16")
     learner = Learner(small, train, recipe, Taught(base), ALONE)
     losses = [float(learner.step(epoch, step)[1][0]) for epoch in range(4) for step in range(4)]
@@ -145,7 +167,7 @@ def test_a_recorded_network_answers_as_the_network(precision):
     model, images = models.embedded().cuda(), data.load("demo", "test").take(50).images.float() / 255
     dtype = getattr(torch, precision)
     ready = recorded(model, images, precision)
-    assert ready._replay.recordings
+    assert ready.replay.recordings
     with full_precision(), torch.no_grad():
         expected = model(images.cuda())
         for shift in range(3):

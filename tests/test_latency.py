@@ -122,13 +122,12 @@ def test_a_layer_that_is_used_twice_counts_twice(residual, tmp_path):
     assert layer_seconds(passes, names, ["twice"]) == {"twice": [3]}
 
 
-def test_times_between_sizes_are_linear_and_vectors_are_filled(monkeypatch):
-    monkeypatch.setattr(latency, "lanes", lambda: 8)
+def test_times_between_sizes_are_linear_and_vectors_are_filled():
     model = Residual()
     site = next(site for site in survey(model, torch.zeros(1, 3, 32, 32)) if site.reason is None)
     gdws_structure = STRUCTURES["gdws"]
     points = {site.name: {"gdws": [(16, 2.0), (32, 4.0), (64, 6.0)]}}
-    found = Latencies(100.0, {site.name: 10.0}, points)
+    found = Latencies(100.0, {site.name: 10.0}, points, 8)
     assert found.rest == 90
     wanted = {0: 2, 8: 2, 16: 2, 17: 3, 24: 3, 32: 4, 48: 5, 64: 6, 80: 7, 96: 8}
     assert {size: found.of(gdws_structure, site, size) for size in wanted} == pytest.approx(wanted)
@@ -266,7 +265,11 @@ def test_a_plan_by_the_time_of_a_gpu_is_run_as_it_will_be(residual, gpu_table, m
     assert 0 < measured.latency < 1.5
 
 
-def test_a_target_without_its_gpu_is_refused(residual):
+def test_a_target_without_its_gpu_is_refused_before_anything_is_done(residual, gpu_table):
+    model, _, _, statistics = residual
+    for calibration, target in ((None, Target("cuda")), (statistics, gpu_table)):
+        with pytest.raises(GdwsError, match="the target is cuda and the model on cpu: expected"):
+            gdws.plan(model, calibration, gdws.Speedup(2), target=target)
     with pytest.raises(GdwsError, match="the target is cuda and the model on cpu: expected"):
         timetable(*residual, Target("cuda"))
 

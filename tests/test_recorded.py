@@ -1,6 +1,7 @@
 """What makes a model fast on a GPU leaves its answers alone; here on the CPU, in test_gpu.py on a GPU."""
 
 import copy
+import weakref
 
 import pytest
 import torch
@@ -39,6 +40,27 @@ def test_the_faster_layout_is_taken_of_a_copy(model, precision):
     answer = ready(images.to(getattr(torch, precision)))
     assert answer.dtype == getattr(torch, precision)
     assert torch.allclose(answer.float(), expected, atol=1e-5 if precision == "float32" else 1e-2)
+
+
+def test_a_copy_runs_its_own_weights_and_nothing_is_kept_alive(model):
+    images = torch.rand(2, 3, 9, 9)
+    ready = Recorded(model)
+    answer, copied = ready(images), copy.deepcopy(ready)
+    for parameter in copied.parameters():
+        parameter.data.zero_()
+    assert not copied(images).any()
+    assert torch.equal(ready(images), answer)
+    alive = weakref.ref(ready)
+    del ready
+    assert alive() is None
+
+
+def test_what_was_recorded_in_inference_mode_runs_outside_of_it(model):
+    ready, images = Recorded(model), torch.rand(2, 3, 9, 9)
+    with torch.inference_mode():
+        answers = [ready(images) for _ in range(4)]
+    assert not answers[-1].is_inference()
+    assert torch.equal(ready(images), answers[-1])
 
 
 def test_a_repeated_layer_takes_its_time_as_often():

@@ -146,7 +146,7 @@ def test_recipes_are_records(name):
 
 
 def test_the_radius_grows_to_its_own():
-    assert [recipe(warmup=3).attack_in(epoch).eps for epoch in range(5)] == pytest.approx(
+    assert [recipe(epochs=5, warmup=3).attack_in(epoch).eps for epoch in range(5)] == pytest.approx(
         [eps / 255 for eps in (1, 2, 3, 4, 4)]
     )
     half = recipe(warmup=1, attack=MSD()).attack_in(0)
@@ -163,6 +163,7 @@ def test_the_radius_grows_to_its_own():
         ({"precision": "int4"}, "one of float32, bfloat16"),
         ({"average": 1.0}, "average=1.0"),
         ({"warmup": -1}, "warmup=-1"),
+        ({"warmup": 3}, "warmup=3 of 3 epochs"),
         ({"attack": PGD(early_exit=True)}, "early exit"),
     ],
 )

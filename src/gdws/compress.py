@@ -18,7 +18,7 @@ from gdws.budgets import Beta, Budget, Drop, Latency, Macs, Params, Speedup
 from gdws.choices import Choice, calibrated, lego_with_one_beta, uniform
 from gdws.contract import Batches, check_weights, checked_logits, evaluating, full_precision, placement
 from gdws.errors import GdwsError
-from gdws.latency import Latencies, Target, Timetable, timetable
+from gdws.latency import Latencies, Target, Timetable, check_device, timetable
 from gdws.nn import FactoredConv2d, GDWSConv2d
 from gdws.plans import NO_GAIN, LayerPlan, Plan
 from gdws.progress import note, track
@@ -94,6 +94,8 @@ def plan(
         raise GdwsError(f"method {method!r} got the budget {budget}: expected the method 'calibrated' for a budget of time")
     if target is not None and not timed:
         raise GdwsError(f"the budget {budget} got a target: expected Latency or Speedup with it")
+    if target is not None:
+        check_device(model, target.target if isinstance(target, Timetable) else target)
     images, labels = (calibration.images, None) if isinstance(calibration, Statistics) else gather(calibration)
     device, dtype = placement(model)
     example = images[:1].to(device, dtype)

@@ -5,6 +5,7 @@ A small batch on a large GPU waits for Python to launch its kernels one by one. 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -28,6 +29,10 @@ class Replay:
         self.recordings: dict[tuple[tuple[torch.Size, torch.dtype], ...], tuple[torch.cuda.CUDAGraph, Tensors, Tensors]] = {}
         self.shared: tuple[Any, torch.cuda.Stream] | None = None
         self.recordable = True
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Replay:
+        """Of the function and what it holds; the copy has nothing recorded yet."""
+        return Replay(copy.deepcopy(self.function, memo))
 
     def __call__(self, *inputs: Tensor) -> Tensors:
         if not inputs[0].is_cuda or not self.recordable:

@@ -39,7 +39,7 @@ from gdws.files import ensure_folder, write_atomically
 from gdws.prepack import Packed
 from gdws.profiling import layer_seconds, owners
 from gdws.progress import track
-from gdws.recorded import CALLS, TYPES, Recorded, Repeated, recorded
+from gdws.recorded import CALLS, TYPES, Recorded, Repeated, check_recorded, recorded
 from gdws.runtimes import NodeTime, OnnxRuntime, OpenVino, needed
 from gdws.statistics import Statistics
 from gdws.structures import Structure
@@ -81,11 +81,13 @@ class Latencies:
     total   a pass of the dense network
     layers  a pass of each dense layer in it
     points  {layer: {structure: [(size, seconds), ...]}}, sizes rising
+    lanes   channels that are worked on together
     """
 
     total: float
     layers: dict[str, float]
     points: dict[str, dict[str, list[tuple[int, float]]]]
+    lanes: int
 
     @classmethod
     def from_record(cls, record: dict[str, Any]) -> Latencies:
@@ -93,7 +95,7 @@ class Latencies:
             layer: {kind: [(int(size), float(seconds)) for size, seconds in own] for kind, own in kinds.items()}
             for layer, kinds in record["points"].items()
         }
-        return cls(record["total"], record["layers"], points)
+        return cls(record["total"], record["layers"], points, record["lanes"])
 
     @property
     def rest(self) -> float:
@@ -106,7 +108,7 @@ class Latencies:
     def of(self, structure: Structure, site: Site, size: int) -> float:
         """Linear between the sizes that were timed and beyond the last; channels that do not fill a vector cost a whole one."""
         sizes, seconds = np.array(self.points[site.name][structure.name]).T
-        filled = -(-size // lanes()) * lanes()
+        filled = -(-size // self.lanes) * self.lanes
         if filled <= sizes[-1] or len(sizes) == 1:
             return self._rounded(float(np.interp(filled, sizes, seconds)))
         slope = max(0.0, (seconds[-1] - seconds[-2]) / (sizes[-1] - sizes[-2]))
@@ -151,10 +153,8 @@ def timetable(
     cache: Path | None = None,
 ) -> Timetable:
     """Measure, or read what was measured before on this device for these shapes and this target."""
-    device, _ = placement(model)
-    if target.engine == "cuda" and device.type != "cuda":
-        raise GdwsError(f"the target is cuda and the model on {device}: expected it on the GPU in question (--device cuda)")
-    threads = torch.get_num_threads() if target.threads is None else target.threads
+    check_device(model, target)
+    threads = 1 if target.engine == "cuda" else target.threads or torch.get_num_threads()
     target = Target(target.engine, target.precision, threads, target.batch)
     file = None if cache is None else cache / f"latency-{_key(model, sites, structures, statistics, target)}.json"
     if file is not None and file.is_file():
@@ -169,6 +169,13 @@ def timetable(
     if file is not None:
         write_atomically(file, made.to_json())
     return made
+
+
+def check_device(model: nn.Module, target: Target) -> None:
+    """Refuse a GPU as the target of a model that is not on one."""
+    device, _ = placement(model)
+    if target.engine == "cuda" and device.type != "cuda":
+        raise GdwsError(f"the target is cuda and the model on {device}: expected it on the GPU in question (--device cuda)")
 
 
 def mock(model: nn.Module, choices: Mapping[str, Choice]) -> nn.Module:
@@ -187,8 +194,10 @@ def mock(model: nn.Module, choices: Mapping[str, Choice]) -> nn.Module:
     return made
 
 
-def lanes() -> int:
-    """Channels that this CPU works on together."""
+def lanes(target: Target) -> int:
+    """Channels that are worked on together: a vector of this CPU, or what tensor cores want a multiple of."""
+    if target.engine == "cuda":
+        return 8
     return 16 if torch.cpu._is_avx512_supported() else 8
 
 
@@ -206,7 +215,7 @@ def device_name(device: torch.device | None = None) -> str:
 def _measured(
     model: nn.Module, sites: Sequence[Site], structures: Sequence[Structure], statistics: Statistics, target: Target
 ) -> Timetable:
-    grid = _grid(sites, structures, statistics)
+    grid = _grid(sites, structures, statistics, lanes(target))
     example = statistics.images[:1].float().repeat(target.batch, 1, 1, 1)
     calibration = statistics.images[:25].float() if target.precision == "int8" else None
     wanted = installed(target.precision, traceable=target.precision == "float32")
@@ -248,7 +257,8 @@ def _measured(
         own = range(1 + len(grid))
         passes = [profiled[engine, index].passes()[2 * WARMUP + 1 :: 2] for index in own]
         whole = np.array([totals[engine, index] for index in own])
-        tables[engine] = _latencies(seconds[engine], whole, passes, names, grid, [site.name for site in sites])
+        total, layers = seconds[engine], [site.name for site in sites]
+        tables[engine] = _latencies(total, whole, passes, names, grid, layers, lanes(target))
     return Timetable(device_name(), target, (fastest, seconds[fastest]), tables)
 
 
@@ -259,6 +269,7 @@ def _latencies(
     names: Sequence[dict[str, set[str]]],
     grid: Sequence[Mapping[str, Choice]],
     layers: Sequence[str],
+    filled: int,
 ) -> Latencies:
     """From the seconds of whole passes (networks, turns) and profiles [network][turn][node], the dense network first.
 
@@ -274,11 +285,15 @@ def _latencies(
         {layer: typical(taken) for layer, taken in layer_seconds(own, owners, layers).items()}
         for own, owners in zip(passes, names, strict=True)
     ]
-    return _reconciled(total, [float(np.median(taken / whole[0])) for taken in whole[1:]], found, grid)
+    return _reconciled(total, [float(np.median(taken / whole[0])) for taken in whole[1:]], found, grid, filled)
 
 
 def _reconciled(
-    total: float, shares: Sequence[float], found: Sequence[Mapping[str, float]], grid: Sequence[Mapping[str, Choice]]
+    total: float,
+    shares: Sequence[float],
+    found: Sequence[Mapping[str, float]],
+    grid: Sequence[Mapping[str, Choice]],
+    filled: int,
 ) -> Latencies:
     """From the seconds of the layers of each network, the dense one first, and the shares of its time that the others take.
 
@@ -294,7 +309,7 @@ def _reconciled(
         for layer, choice in chosen.items():
             points[layer].setdefault(choice.structure.name, {})[choice.size] = max(times[layer] + beyond, times[layer] / 2)
     rising = {layer: {kind: sorted(own.items()) for kind, own in kinds.items()} for layer, kinds in points.items()}
-    return Latencies(total, dense, rising)
+    return Latencies(total, dense, rising, filled)
 
 
 def _measured_on_gpu(
@@ -302,11 +317,12 @@ def _measured_on_gpu(
 ) -> Timetable:
     """Networks as CUDA graphs, and layers that are repeated within one."""
     device, _ = placement(model)
-    grid = _grid(sites, structures, statistics)
+    grid = _grid(sites, structures, statistics, lanes(target))
     example = statistics.images[:1].float().repeat(target.batch, 1, 1, 1)
     dense = recorded(mock(model, {}).to(device), example, target.precision)
     layout = dense.layout
-    runs: dict[Hashable, nn.Module] = {0: dense}
+    random, inputs = torch.Generator(device).manual_seed(0), dict[tuple[int, ...], Tensor]()
+    runs: dict[Hashable, Recorded | Repeated] = {}
     owned: list[dict[str, Hashable]] = []
     for index, chosen in track(list(enumerate([{}, *grid])), "building networks to time"):
         network = dense if index == 0 else Recorded(mock(model, chosen).to(device, TYPES[target.precision]), layout)
@@ -314,23 +330,27 @@ def _measured_on_gpu(
         owned.append({})
         for site in sites if index == 0 else (site for site in sites if site.name in chosen):
             choice = chosen.get(site.name)
-            alike = (str(site.conv), site.maps, choice and (choice.structure.name, choice.size))
+            alike = (str(site.conv), site.maps, choice and (choice.structure.name, choice.kept))
             owned[-1][site.name] = alike
             if alike not in runs:
                 shapes = [(target.batch, site.conv.in_channels, height, width) for height, width, _, _ in site.maps]
-                inputs = [
-                    torch.rand(shape, device=device).to(TYPES[target.precision]).to(memory_format=layout) for shape in shapes
-                ]
-                runs[alike] = Repeated(network.model.get_submodule(site.name), inputs)
+                for shape in set(shapes) - set(inputs):
+                    values = torch.rand(shape, device=device, generator=random).to(TYPES[target.precision])
+                    inputs[shape] = values.to(memory_format=layout)
+                runs[alike] = Repeated(network.model.get_submodule(site.name), [inputs[shape] for shape in shapes])
     names = {str(number): key for number, key in enumerate(runs)}
     timings = bench({name: runs[key] for name, key in names.items()}, example, WARMUP, TURNS)
+    check_recorded(runs.values())
     seconds = {key: timings[name].quartile for name, key in names.items()}
     total, shares = seconds[0], [seconds[index] / seconds[0] for index in range(1, 1 + len(grid))]
     found = [{layer: seconds[alike] / CALLS for layer, alike in own.items()} for own in owned]
-    return Timetable(device_name(device), target, ("cuda", total), {"cuda": _reconciled(total, shares, found, grid)})
+    latencies = _reconciled(total, shares, found, grid, lanes(target))
+    return Timetable(device_name(device), target, ("cuda", total), {"cuda": latencies})
 
 
-def _grid(sites: Sequence[Site], structures: Sequence[Structure], statistics: Statistics) -> list[dict[str, Choice]]:
+def _grid(
+    sites: Sequence[Site], structures: Sequence[Structure], statistics: Statistics, filled: int
+) -> list[dict[str, Choice]]:
     """What becomes of each layer in each network that is timed."""
     grid = []
     for structure, share in itertools.product(structures, SHARES):
@@ -340,7 +360,7 @@ def _grid(sites: Sequence[Site], structures: Sequence[Structure], statistics: St
                 continue
             curves = statistics.curves[site.name][structure.name]
             sizes = [size for size in structure.sizes(curves[0]) if size]
-            full = [size for size in sizes if size % lanes() == 0]
+            full = [size for size in sizes if size % filled == 0]
             wanted = share * cost.dense_macs(site) / structure.macs(site, 1)
             size = min(full or sizes, key=lambda size: abs(size - wanted))
             chosen[site.name] = Choice(structure, size, structure.kept(curves, size), math.nan)

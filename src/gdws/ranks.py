@@ -31,7 +31,7 @@ class Ranks:
             dist.barrier()
 
     def merged(self, decided: Tensor) -> Tensor:
-        """The elementwise maximum over the processes: 1 where any of them has a 1. uint8, on the CPU."""
+        """The elementwise maximum over the processes, which all but the owner leave at 0. Whole numbers, on the CPU."""
         if self.world > 1:
             decided = decided.clone()
             dist.all_reduce(decided, dist.ReduceOp.MAX)

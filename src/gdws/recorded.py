@@ -6,14 +6,16 @@ All of it also runs on a CPU, where nothing is recorded.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from gdws.bench import bench
-from gdws.contract import full_precision
+from gdws.contract import full_precision, placement
+from gdws.errors import GdwsError
 from gdws.graphs import Replay
 
 TYPES = {"float32": torch.float32, "float16": torch.float16}
@@ -33,13 +35,12 @@ class Recorded(nn.Module):
         super().__init__()
         self.model, self.layout = model.eval(), layout
         self.model.to(memory_format=layout)  # type: ignore[call-overload]
-        self._replay = Replay(lambda images: (self.model(images),))
+        self.replay = Replay(partial(_answered, self.model))
 
-    @torch.inference_mode()
     def forward(self, images: Tensor) -> Tensor:
-        with full_precision(), tried_kernels():
-            (logits,) = self._replay(images.contiguous(memory_format=self.layout))
-        return logits.clone()
+        with plainly():
+            (logits,) = self.replay(images.contiguous(memory_format=self.layout))
+            return logits.clone()
 
 
 class Repeated(nn.Module):
@@ -47,26 +48,47 @@ class Repeated(nn.Module):
 
     def __init__(self, layer: nn.Module, inputs: Sequence[Tensor]) -> None:
         super().__init__()
-        self.layer, self.inputs = layer, inputs
-        self._replay = Replay(self._often)
+        self.layer = layer
+        self.replay = Replay(partial(_often, layer, inputs))
 
-    @torch.inference_mode()
     def forward(self, images: Tensor) -> Tensor:
-        with full_precision(), tried_kernels():
-            return self._replay(images[:1])[0]
-
-    def _often(self, images: Tensor) -> tuple[Tensor]:
-        for _ in range(CALLS):
-            for x in self.inputs:
-                last = self.layer(x)
-        return (last,)
+        with plainly():
+            return self.replay(images[:1])[0]
 
 
 def recorded(model: nn.Module, example: Tensor, precision: str = "float32") -> Recorded:
     """A copy of the model in this precision, in the layout that makes it faster on batches like `example` (B, C, H, W)."""
     made = {str(layout): Recorded(copy.deepcopy(model).to(TYPES[precision]), layout) for layout in LAYOUTS}
     timings = bench(made, example, warmup=5, repeats=20)
+    check_recorded(made.values())
     return made[min(timings, key=lambda name: timings[name].quartile)]
+
+
+def check_recorded(runs: Iterable[Recorded | Repeated]) -> None:
+    """Refuse times of what ran on a GPU without being recorded: they would be Python's."""
+    for run in runs:
+        if placement(run)[0].type == "cuda" and not run.replay.recordings:
+            raise GdwsError(
+                "the model cannot be recorded as a CUDA graph: expected one that fits into memory and waits for nothing"
+            )
+
+
+def _answered(model: nn.Module, images: Tensor) -> tuple[Tensor]:
+    return (model(images),)
+
+
+def _often(layer: nn.Module, inputs: Sequence[Tensor], images: Tensor) -> tuple[Tensor]:
+    for _ in range(CALLS):
+        for x in inputs:
+            last = layer(x)
+    return (last,)
+
+
+@contextmanager
+def plainly() -> Iterator[None]:
+    """Without gradients, in true float32, with tried kernels; not in inference mode, whose tensors no later call may fill."""
+    with torch.inference_mode(False), torch.no_grad(), full_precision(), tried_kernels():
+        yield
 
 
 @contextmanager

@@ -81,7 +81,8 @@ def left(made: Plan) -> str:
 
 def measured(found: Measured) -> str:
     """What a plan under a budget of time came to."""
-    where = f"{found.engine} {found.precision}, {found.threads} thread(s), batch {found.batch}, {found.device}"
+    threads = "" if found.engine == "cuda" else f", {found.threads} thread(s)"
+    where = f"{found.engine} {found.precision}{threads}, batch {found.batch}, {found.device}"
     dense = f"dense: {1e3 * found.dense_seconds:.2f} ms in {found.dense_engine}"
     return f"{1 / found.latency:.2f}x measured, {1 / found.predicted:.2f}x predicted ({where}; {dense})"
 

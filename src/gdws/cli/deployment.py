@@ -35,6 +35,7 @@ from gdws.export import to_onnx, verify
 from gdws.files import write_atomically
 from gdws.progress import shown, track
 from gdws.quantise import quantise
+from gdws.recorded import TYPES, recorded
 
 
 def export_command(
@@ -87,7 +88,10 @@ def bench_command(
     others: Annotated[list[str] | None, typer.Argument(help="models to compare with it")] = None,
     weights: Weights = None,
     engine: Annotated[
-        str, typer.Option(help="eager, compile (torch.compile), torch, onnxruntime, openvino, or best: each model's fastest")
+        str,
+        typer.Option(
+            help="eager, compile (torch.compile), cuda (CUDA graphs), torch, onnxruntime, openvino, or best: each one's fastest"
+        ),
     ] = "eager",
     channels_last: Annotated[bool, typer.Option("--channels-last", help="for eager and compile: NHWC in memory")] = False,
     precision: Precision = "float32",
@@ -112,13 +116,15 @@ def bench_command(
     if channels_last:
         example = example.to(memory_format=torch.channels_last)
     runs: dict[str, torch.nn.Module | engines.Compiled] = {}
+    if engine == "cuda" and usable_device(device).type != "cuda":
+        raise GdwsError(f"--engine cuda with --device {device}: expected --device cuda")
     for index, name in enumerate([model, *(others or [])]):
         file = name.endswith(".onnx")
         network = Path(name) if file else models.resolve(name, weights if index == 0 else None).to(usable_device(device))
         runs[name] = _in_engine(network, engine, channels_last, precision, example)
     with shown(Bar(errors)):
         timings = benchmark.bench(runs, example, warmup, repeats)
-    ran_in = {name: run.name if isinstance(run, engines.Compiled) else f"{engine} float32" for name, run in runs.items()}
+    ran_in = {name: run.name if isinstance(run, engines.Compiled) else f"{engine} {precision}" for name, run in runs.items()}
     title = f"batch {batch}, {torch.get_num_threads()} threads, {device}, median of {repeats}"
     console.print(tables.timings(timings, ran_in, title))
     rows = [{"model": name, "engine": ran_in[name], **asdict(timing), "fps": timing.fps} for name, timing in timings.items()]
@@ -142,6 +148,12 @@ def _in_engine(
         if engine == "compile":
             network.compile()
         return network
+    if engine == "cuda" and isinstance(network, torch.nn.Module):
+        if precision not in TYPES or channels_last:
+            raise GdwsError(
+                f"--engine cuda with --precision {precision}: expected {' or '.join(TYPES)}, in a layout of its own"
+            )
+        return recorded(network, example, precision)
     if channels_last:
         raise GdwsError(f"--channels-last with --engine {engine}, which has layouts of its own: expected eager or compile")
     # The values that int8 is calibrated on do not change its time.

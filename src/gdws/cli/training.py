@@ -151,6 +151,8 @@ def _changed(plan: Recipe, data_name: str, place: torch.device, given: dict[str,
         attack = replace(attack, eps=radius, step=radius / 4) if radius else replace(attack, eps=0.0, steps=0)
     if steps is not None:
         attack = replace(attack, steps=steps)
+    if "epochs" in chosen:
+        chosen["warmup"] = plan.warmup * chosen["epochs"] // plan.epochs
     if place.type == "cuda":
         chosen.setdefault("precision", "bfloat16")
     if data_name.startswith("svhn:"):
@@ -164,10 +166,10 @@ def _report(trained: Trained, plan: Recipe, where: Path, json_file: Path | None)
     accuracies = f"natural {best['natural']:.2f} %, robust {best['robust']:.2f} % of the images held back"
     sentence = f"Best epoch {best['epoch']}: {accuracies}. Written to {where}"
     console.print(sentence, markup=False, highlight=False, soft_wrap=True)
-    if best["classes"] <= 1:
+    if best["classes"] == 1 and best["natural"] < 100:
         console.print(
-            "Warning: the network decides all images alike: its training has collapsed. Train with a lower --rate, or with a "
-            "radius that grows (recipe fast-svhn)."
+            "Warning: the network decides all images alike: its training has collapsed. Take a lower --rate or, for a new "
+            "network, a radius that grows (--recipe fast-svhn)."
         )
     if best.get("rounding", 1.0) < 0.01 and best["robust_rounded"] > best["robust"]:
         console.print(

@@ -56,7 +56,7 @@ def train(
     ranks: Ranks = ALONE,
     checkpoint_seconds: float = 60,
 ) -> Trained:
-    """Train a copy of the model on its device: the parameters that require gradients, and the running statistics.
+    """Train a copy of the model on its device: the parameters that require gradients, and running statistics.
 
     data is the training split, of which recipe.held images choose the best epoch. objective stands in the place of
     recipe.loss. The folder (see gdws.training.runs) gets a checkpoint after an epoch, but not more often than every
@@ -137,7 +137,7 @@ class Rounded(nn.Module):
 
 def validate(learner: Learner, held: Dataset) -> dict[str, Any]:
     """Natural and robust accuracy of the averaged network in per cent, in float32, under at least ten of the attack's steps,
-    and of how many classes any natural image is right: one, where a training has collapsed and decides all images alike.
+    and how many classes natural images are decided as: one, where a training has collapsed.
 
     Where the passes of the training are rounded, the attack is made once more with such passes and judged in float32: if it
     finds less, the training may be hiding its gradients from itself. `rounding` is the p-value of that (McNemar, two-sided).
@@ -147,18 +147,20 @@ def validate(learner: Learner, held: Dataset) -> dict[str, Any]:
     makers = {"robust": model}
     if recipe.precision != "float32":
         makers["robust_rounded"] = Rounded(model, learner)
-    rows = []
+    rows, decisions = [], []
     for number, (images, labels) in enumerate(held.take(None, 250)):
-        right = torch.zeros(1 + len(makers), len(labels), dtype=torch.uint8)
+        right, classes = torch.zeros(1 + len(makers), len(labels), dtype=torch.uint8), torch.zeros_like(labels)
         if ranks.owns(number):
             x, y = images.to(learner.device, memory_format=learner.layout), labels.to(learner.device)
             with full_precision(), torch.no_grad():
                 attacked = [attack(maker, x, y, random_starts(attack, recipe.seed, number)) for maker in makers.values()]
-                decided = [model(tried).argmax(1) == y for tried in (x, *attacked)]
-            right = torch.stack([decided[0], *(decided[0] & other for other in decided[1:])]).to(torch.uint8).cpu()
+                classes, *others = (model(tried).argmax(1) for tried in (x, *attacked))
+            right = torch.stack([classes == y, *((classes == y) & (other == y) for other in others)]).to(torch.uint8).cpu()
         rows.append(right)
+        decisions.append(classes.cpu())
     natural, robust, *rounded = ranks.merged(torch.cat(rows, 1)).bool()
-    found = {"natural": percent(natural), "robust": percent(robust), "classes": len(held.labels[natural].unique())}
+    found = {"natural": percent(natural), "robust": percent(robust)}
+    found["classes"] = len(ranks.merged(torch.cat(decisions)).unique())
     if rounded:
         found |= {"robust_rounded": percent(rounded[0]), "rounding": paired(robust, rounded[0]).p_value}
     return found

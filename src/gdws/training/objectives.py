@@ -63,7 +63,7 @@ class Trades(Objective):
 
 @dataclass(frozen=True)
 class Taught(Objective):
-    """KL(q(x') || p(x')), q being a teacher's probabilities of the same attacked image: decide as the original did.
+    """The mean of KL(q(x) || p(x)) and KL(q(x') || p(x')), q being a teacher's probabilities: decide as the original did.
 
     In eval mode: a compressed network is so near its original that the noise of a batch's own statistics outweighs what is to
     be learnt. Its statistics stay as they are; norms still move by their weights.
@@ -76,10 +76,11 @@ class Taught(Objective):
         return {**super().record(), "teacher": weights_hash(self.teacher)}
 
     def losses(self, model: nn.Module, attacked: Tensor, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        logits = model(attacked).float()
+        both = torch.cat([images, attacked])
+        natural, logits = model(both).float().chunk(2)
         with torch.no_grad():
-            taught = self.teacher(attacked).float()
-        return divergence(taught, logits), logits
+            taught = self.teacher(both).float().chunk(2)
+        return (divergence(taught[0], natural) + divergence(taught[1], logits)) / 2, logits
 
 
 def divergence(p: Tensor, q: Tensor) -> Tensor:

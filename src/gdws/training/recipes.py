@@ -59,11 +59,13 @@ class Recipe:
                 f"a recipe has epochs={self.epochs}, batch={self.batch}, held={self.held}, rate={self.rate}, "
                 f"weight_decay={self.weight_decay}: expected whole numbers from 1, a rate > 0 and a decay >= 0"
             )
-        if not 0 <= self.average < 1 or (self.patience is not None and self.patience < 1) or self.warmup < 0:
+        if not 0 <= self.average < 1 or (self.patience is not None and self.patience < 1):
             raise GdwsError(
-                f"a recipe has average={self.average}, patience={self.patience}, warmup={self.warmup}: expected "
-                "0 <= average < 1, a patience of at least 1 epoch and a warmup of at least 0"
+                f"a recipe has average={self.average}, patience={self.patience}: expected 0 <= average < 1 and a patience "
+                "of at least 1 epoch"
             )
+        if not 0 <= self.warmup < self.epochs:
+            raise GdwsError(f"a recipe has warmup={self.warmup} of {self.epochs} epochs: expected fewer, and at least 0")
         if self.attack.early_exit:
             raise GdwsError(f"training attacks with {self.attack} and early exit: expected all its steps on all images")
 
@@ -82,7 +84,7 @@ RECIPES = {
     "paper-lightweight": Recipe(epochs=200, batch=128, rate=0.1, schedule="steps", weight_decay=2e-4, average=0),
     "paper-svhn": Recipe(epochs=200, batch=128, rate=0.01, schedule="steps", average=0, flip=False),
     "union": Recipe(epochs=50, batch=128, rate=0.1, attack=MSD(steps=50)),
-    "tune": Recipe(epochs=10, batch=128, rate=0.01),
+    "tune": Recipe(epochs=10, batch=128, rate=0.005),
 }
 """`fast` and `fast-svhn` are ours; the paper's, after its appendix; `union` for table 5, with Maini et al.'s attack; ten epochs
 of tuning."""

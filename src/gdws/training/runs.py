@@ -2,7 +2,7 @@
 
 checkpoint.safetensors   everything that the next epoch starts from, written whole or not at all
 log.jsonl                a line for each epoch
-model.safetensors        the weights of the best epoch so far
+model.safetensors        the weights of the best epoch so far (of a tuning, with balanced factors: gdws.training.tuning)
 tensorboard/             the log once more, where tensorboard is installed
 """
 
@@ -22,7 +22,7 @@ from gdws.errors import GdwsError
 from gdws.files import ensure_folder, write_atomically
 from gdws.storage import plain, read_weights
 
-FORMAT = "gdws training 1"
+FORMAT = "gdws training 2"
 
 
 class Run:
