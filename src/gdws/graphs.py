@@ -64,10 +64,20 @@ class Replay:
                 with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
                     outputs = self.function(*own)
             except RuntimeError:
-                torch.cuda.set_stream(before)  # a recording that fails leaves its own stream in force,
-                generator = torch.cuda.default_generators[own[0].device.index]
-                generator.graphsafe_set_state(generator.clone_state())  # and random numbers as in the middle of it
+                torch.cuda.set_stream(before)  # a recording that fails leaves its own stream in force
+                _mend_random_numbers(device)
                 self.recordable = False
                 return False
         self.recordings[key] = graph, own, outputs
         return True
+
+
+def _mend_random_numbers(device: torch.device) -> None:
+    """A recording that fails may leave the default generator as in the middle of it, where every draw is an error."""
+    generator = torch.cuda.default_generators[device.index]
+    state = generator.get_state()
+    try:
+        torch.rand(1, device=device)
+    except RuntimeError:
+        generator.graphsafe_set_state(generator.clone_state())
+    generator.set_state(state)
