@@ -84,7 +84,7 @@ RECIPES = {
     "paper-lightweight": Recipe(epochs=200, batch=128, rate=0.1, schedule="steps", weight_decay=2e-4, average=0),
     "paper-svhn": Recipe(epochs=200, batch=128, rate=0.01, schedule="steps", average=0, flip=False),
     "union": Recipe(epochs=50, batch=128, rate=0.1, attack=MSD(steps=50)),
-    "tune": Recipe(epochs=10, batch=128, rate=0.003),
+    "tune": Recipe(epochs=10, batch=128, rate=0.01),
 }
 """`fast` and `fast-svhn` are ours; the paper's, after its appendix; `union` for table 5, with Maini et al.'s attack; ten epochs
 of tuning."""
