@@ -32,8 +32,8 @@ def tune(
 ) -> Trained:
     """Train a copy of a network that gdws.apply made, its dense layers frozen. Arguments as in gdws.training.train.
 
-    With a teacher, usually the original network, the tuned one learns to decide attacked images as the teacher does, and
-    recipe.loss is not used. While it is trained each filter is as long as what is made of it (`balance`).
+    With a teacher, usually the original network, the tuned one learns to decide images, natural and attacked, as the teacher
+    does, and recipe.loss is not used. While it is trained each filter is as long as what is made of it (`balance`).
     """
     moving = movable(model)
     scales = balance(moving)
@@ -76,7 +76,7 @@ def balance(model: nn.Module) -> dict[str, Tensor]:
     """Give every filter of every factored layer the length of what is made of it, and return what it was multiplied by.
 
     The layer stays the same function. But the steepness of a loss along one factor grows with the square of the other: after
-    compression filters are up to a hundred times as long as their mixing, and no learning rate suits both.
+    compression filters are many times as long as their mixing (docs/training.md), and no learning rate suits both.
     """
     scales = {}
     for name, layer in model.named_modules():
