@@ -8,9 +8,9 @@
 The first command plans: each way gets the plan that is --speedup times as fast as the dense network in its fastest engine
 (one thread, the same precision and batch). auto, gdws and separable are planned by time; the others by multiply-adds, their
 fraction bisected until the time is right. The second does so for a GPU (gdws.recorded: CUDA graphs, the faster of two layouts).
-Plans are kept in the folder, one file for each way, and not made again. With --test the plans of the folder are
-applied and judged on the same images from the same random starts (natural, PGD-20); those for int8 or float16 also as an int8
-file or a float16 copy, which decides the examples made on its float32 network.
+Plans are kept in the folder, one file for each way, and not made again; a way that cannot be so fast says so. With --test the
+plans of the folder are applied, saved beside them and judged on the same images from the same random starts (natural, PGD-20);
+those for int8 or float16 also as an int8 file or a float16 copy, which decides the examples made on its float32 network.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from gdws.bench import bench
 from gdws.choices import Choice
 from gdws.comparison import NATURAL, percent
 from gdws.contract import placement
+from gdws.errors import GdwsError
 from gdws.export import to_onnx
 from gdws.files import write_atomically
 from gdws.latency import Target, Timetable, mock, timetable
@@ -60,24 +61,48 @@ def bisected(measure: Callable[[float], float], share: float) -> float:
     return min(tried, key=lambda fraction: abs(tried[fraction] - share))
 
 
-def latency(model: nn.Module, made: Plan, table: Timetable, images: torch.Tensor) -> tuple[float, str]:
-    """The plan's time as a fraction of the dense network's, in the engine that runs it fastest."""
+def latency(model: nn.Module, network: nn.Module, target: Target, images: torch.Tensor) -> tuple[float, str]:
+    """The network's time as a fraction of the model's, each as it runs fastest, and the engine that runs the network."""
+    example = images[:1].repeat(target.batch, 1, 1, 1)
+    runs = {
+        name: ready(each, target.engine, target, example, images) for name, each in (("model", model), ("network", network))
+    }
+    timings = bench(runs, example, 10, 60)
+    return timings["network"].quartile / timings["model"].quartile, getattr(runs["network"], "engine", target.engine)
+
+
+def planned_latency(model: nn.Module, made: Plan, target: Target, images: torch.Tensor) -> tuple[float, str]:
+    """The same of a plan, with noise for weights."""
     layers = [layer for layer in made.layers if layer.structure != "dense"]
     chosen = {layer.name: Choice(STRUCTURES[layer.structure], 0, layer.kept, layer.loss) for layer in layers}
-    example = images[:1].repeat(table.target.batch, 1, 1, 1)
-    device = placement(model)[0] if table.target.engine == "cuda" else torch.device("cpu")
-    runs = {"dense": ready(mock(model, {}).to(device), table.reference[0], table.target, example, images[:25])}
-    for engine in table.engines:
-        runs[engine] = ready(mock(model, chosen).to(device), engine, table.target, example, images[:25])
-    timings = bench(runs, example, 10, 60)
-    engine = min(table.engines, key=lambda name: timings[name].quartile)
-    return timings[engine].quartile / timings["dense"].quartile, engine
+    device = placement(model)[0] if target.engine == "cuda" else torch.device("cpu")
+    return latency(mock(model, {}).to(device), mock(model, chosen).to(device), target, images)
+
+
+def planned(
+    way: str, speedup: float, model: nn.Module, statistics: Statistics, table: Timetable
+) -> tuple[Plan, tuple[float, str]]:
+    """A way's plan, its time as a fraction of the dense network's, and the engine."""
+    if way in BY_TIME:
+        made = gdws.plan(model, statistics, gdws.Speedup(speedup), structures=way, target=table)
+        assert made.measured is not None
+        return made, (made.measured.latency, made.measured.engine)
+    method, structures = BY_MACS[way]
+
+    def of_macs(fraction: float) -> Plan:
+        return gdws.plan(model, statistics, gdws.Macs(fraction), method, structures=structures)
+
+    def measured(made: Plan) -> tuple[float, str]:
+        return planned_latency(model, made, table.target, statistics.images[:25].float())
+
+    made = of_macs(bisected(lambda fraction: measured(of_macs(fraction))[0], 1 / speedup))
+    return made, measured(made)
 
 
 def make_plans(options: argparse.Namespace, model: nn.Module, statistics: Statistics) -> None:
     """Those of --ways that the folder does not hold."""
-    images = statistics.images[:25].float()
-    sites = [site for site in survey(model, images[:1].to(options.device)) if site.reason is None]
+    example = statistics.images[:1].float().to(options.device)
+    sites = [site for site in survey(model, example) if site.reason is None]
     target = Target(options.engine, options.precision, threads=1, batch=options.batch)
     table = timetable(model, sites, structures_named("auto"), statistics, target, options.cache)
     place = options.precision if options.engine == "auto" else f"{options.engine}-{options.precision}"
@@ -86,18 +111,11 @@ def make_plans(options: argparse.Namespace, model: nn.Module, statistics: Statis
         file = options.out / f"{prefix}-{way}.json"
         if file.exists():
             continue
-        if way in BY_TIME:
-            made = gdws.plan(model, statistics, gdws.Speedup(options.speedup), structures=way, target=table)
-            assert made.measured is not None
-            taken, where = made.measured.latency, made.measured.engine
-        else:
-            method, structures = BY_MACS[way]
-
-            def planned(fraction: float, method: str = method, structures: str = structures) -> Plan:
-                return gdws.plan(model, statistics, gdws.Macs(fraction), method, structures=structures)
-
-            made = planned(bisected(lambda fraction: latency(model, planned(fraction), table, images)[0], 1 / options.speedup))
-            taken, where = latency(model, made, table, images)
+        try:
+            made, (taken, where) = planned(way, options.speedup, model, statistics, table)
+        except GdwsError as error:
+            print(f"{prefix}, {way}: {error}", flush=True)
+            continue
         print(f"{prefix}, {way}: {1 / taken:.2f}x in {where}, {made.macs:.3f} of the MACs", flush=True)
         record = {"speedup": 1 / taken, "engine": where, "precision": options.precision, "plan": json.loads(made.to_json())}
         write_atomically(file, json.dumps(record, indent=1))
@@ -111,6 +129,7 @@ def judge(options: argparse.Namespace, model: nn.Module, statistics: Statistics)
         records[file.stem] = json.loads(file.read_text())
         made = Plan.from_json(json.dumps(records[file.stem]["plan"]))
         networks[file.stem] = gdws.apply(model, made, statistics)
+        gdws.save(networks[file.stem], options.out / file.stem, force=True, base=options.model)
     rounded, halved = ({name for name in records if records[name]["precision"] == kind} for kind in ("int8", "float16"))
     for name, network in networks.items():
         if name in rounded or (rounded and name == "dense"):

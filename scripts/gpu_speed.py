@@ -1,10 +1,11 @@
 """Frames per second of networks on a GPU, library kernels only: docs/structures.md's table.
 
-    python scripts/gpu_speed.py zoo:preactresnet18 FOLDER ... [--json OUT]
+    python scripts/gpu_speed.py zoo:preactresnet18 FOLDER ... [--autotune] [--json OUT]
     python scripts/gpu_speed.py --layers
 
 Each network runs as a CUDA graph, in its best of three ways: NCHW, channels-last, and channels-last through torch.compile with
-frozen weights, which fuses what stands between convolutions. cuDNN is free to choose its kernels. float16 at batch 256, and
+frozen weights, which fuses what stands between convolutions; with --autotune also as torch.compile has it after trying its own
+kernels beside the libraries' (minutes for each network). cuDNN is free to choose its kernels. float16 at batch 256, and
 float32 (TF32 off) at batch 1. The networks take turns; the median of their times is reported. --layers times single 3x3 layers
 of ResNet-18's shapes in float16 at batch 256 instead, dense and in the structures that are two plain convolutions.
 """
@@ -23,7 +24,13 @@ from gdws import models
 from gdws.structures import STRUCTURES
 
 SETTINGS = {"float16, batch 256": (torch.float16, 256), "float32, batch 1": (torch.float32, 1)}
-WAYS = {"NCHW": torch.contiguous_format, "channels-last": torch.channels_last, "compiled": torch.channels_last}
+WAYS: dict[str, tuple[torch.memory_format, dict[str, bool] | None]] = {
+    "NCHW": (torch.contiguous_format, None),
+    "channels-last": (torch.channels_last, None),
+    "compiled": (torch.channels_last, {"freezing": True}),
+    "autotuned": (torch.channels_last, {"freezing": True, "max_autotune": True}),
+}
+"""Layouts, and the options of torch.compile."""
 ROUNDS, REPLAYS = 30, 10
 
 
@@ -77,6 +84,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*")
     parser.add_argument("--layers", action="store_true")
+    parser.add_argument("--autotune", action="store_true")
+    parser.add_argument("--precision", nargs="*", default=("float16", "float32"), choices=("float16", "float32"))
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     torch.backends.cudnn.benchmark = True
@@ -86,17 +95,20 @@ def main() -> None:
             layers()
         return
     rows = []
+    ways = {name: way for name, way in WAYS.items() if options.autotune or name != "autotuned"}
     for setting, (dtype, batch) in SETTINGS.items():
+        if setting.split(",")[0] not in options.precision:
+            continue
         graphs, alive = {}, []
         with torch.inference_mode():
             for name in options.models:
-                for way, layout in WAYS.items():
+                for way, (layout, compiling) in ways.items():
                     model = models.resolve(name).to("cuda", dtype).eval()
                     model.to(memory_format=layout)  # type: ignore[call-overload]
                     x = torch.rand(batch, 3, 32, 32, device="cuda", dtype=dtype).to(memory_format=layout)
-                    if way == "compiled":
+                    if compiling is not None:
                         torch._dynamo.reset()
-                        model.compile(options={"freezing": True})
+                        model.compile(options=compiling)
                     graphs[name, way] = captured(model, x)
                     alive += [model, x]  # a graph reads their memory and does not own it
             taken: dict[tuple[str, str], list[float]] = {key: [] for key in graphs}
@@ -109,7 +121,9 @@ def main() -> None:
             way, time = min(((key[1], value) for key, value in medians.items() if key[0] == name), key=lambda item: item[1])
             row = {"setting": setting, "model": name, "way": way, "ms": 1e3 * time, "fps": batch / time}
             rows.append({**row, "ratio": first / time})
-            print(f"{setting:20s} {name:40s} {way:14s} {1e3 * time:8.3f} ms {batch / time:10.0f} FPS {first / time:.2f}x")
+            others = ", ".join(f"{other} {1e3 * medians[name, other]:.3f}" for other in ways if other != way)
+            found = f"{way:14s} {1e3 * time:8.3f} ms {batch / time:10.0f} FPS {first / time:.2f}x"
+            print(f"{setting:20s} {name:40s} {found} ({others})", flush=True)
     if options.json:
         record = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "rows": rows}
         options.json.write_text(json.dumps(record, indent=1))

@@ -4,12 +4,17 @@
     python scripts/pruning_baseline.py zoo:preactresnet18 --weights FILE --train npz:FILE --test npz:FILE --device cuda \\
         --tune-seconds 120 --save FOLDER --json OUT
 
+    python scripts/pruning_baseline.py ... --speedup 2 [--engine cuda] [--precision float16] [--run-batch 256]
+
 At each of the --fractions of the MACs that gdws counts (the convolutions other than the first and the 1x1), natural and PGD-20
 accuracy (eps 8/255, step 2/255, one random start, float32) on the first --n test images of the network
 
     as pruned      straight from the pruner
     re-estimated   after BatchNorm's statistics were taken anew from the attacked calibration images
     tuned          after --tune-seconds of PGD-7 adversarial training of the re-estimated network on all training images
+
+With --speedup the fraction is the one whose network is so many times as fast as dense on this machine, both as they run
+fastest (scripts/equal_latency.py); its test images are the same.
 
 Calibration uses the first --images training images, attacked by PGD-10 as the network was trained on attacked images: they
 give the gradients of the Taylor importance and the statistics. Where several ways to rank channels are given (--importance,
@@ -32,6 +37,7 @@ from typing import Any
 
 import torch
 from calibrated_table import bits, options_for
+from equal_latency import bisected, latency
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -44,6 +50,7 @@ from gdws.data import Dataset
 from gdws.errors import GdwsError
 from gdws.evaluate import Accuracy, evaluate
 from gdws.files import new_folder, write_atomically
+from gdws.latency import Target
 from gdws.recorded import tried_kernels
 from gdws.training.augment import crop_and_flip
 
@@ -130,6 +137,22 @@ def prune_to(
             low, high = (ratio, high) if found > fraction else (low, ratio)
         round_to //= 2
     raise GdwsError(f"no pruning ratio gives {fraction:g} of the MACs: expected a fraction such as {nearest:.4f}")
+
+
+def as_fast(
+    model: nn.Module, images: Dataset, speedup: float, target: Target, importance: str, scope: str, round_to: int
+) -> float:
+    """The fraction of the MACs at which the pruned network is `speedup` times as fast as the model on the target."""
+    calibration = next(iter(images))[0]
+    example = calibration[:1].to(placement(model)[0])
+
+    def taken(fraction: float) -> float:
+        smaller, _ = prune_to(model, example, fraction, importance, scope, round_to)
+        found, engine = latency(model, smaller, target, calibration)
+        print(f"{fraction:.4f} of the MACs: {1 / found:.3f}x in {engine} {target.precision}", flush=True)
+        return found
+
+    return bisected(taken, 1 / speedup)
 
 
 def reestimated(model: nn.Module, batches: list[tuple[Tensor, Tensor]]) -> nn.Module:
@@ -273,6 +296,10 @@ def scores(found: Accuracy) -> dict[str, Any]:
 def main() -> None:
     parser = options_for(__doc__)
     parser.add_argument("--fractions", type=float, nargs="+", default=[0.60, 0.45, 0.30, 0.20])
+    parser.add_argument("--speedup", type=float, help="instead of --fractions: so many times as fast as dense")
+    parser.add_argument("--engine", default="auto", choices=("auto", "cuda"), help="for --speedup, as the next two")
+    parser.add_argument("--precision", default="float32", choices=("float32", "int8", "float16"))
+    parser.add_argument("--run-batch", type=int, default=1, help="images at a time where it will run")
     parser.add_argument("--importance", nargs="+", choices=IMPORTANCES, default=list(IMPORTANCES))
     parser.add_argument("--scope", nargs="+", choices=tuple(SCOPES), default=["global", "isomorphic"])
     parser.add_argument("--round-to", type=int, default=8)
@@ -322,8 +349,14 @@ def main() -> None:
             flush=True,
         )
 
+    fractions = options.fractions
+    if options.speedup:
+        if len(ways) > 1:
+            raise GdwsError(f"--speedup is given with {len(ways)} ways to rank channels: expected one --importance and --scope")
+        target = Target(options.engine, options.precision, threads=1, batch=options.run_batch)
+        fractions = [as_fast(model, dataset.take(25), options.speedup, target, *ways[0], options.round_to)]
     report("base", model, 1.0)
-    for fraction in options.fractions:
+    for fraction in fractions:
         start = time.perf_counter()
         candidates = []
         for importance, scope in ways:

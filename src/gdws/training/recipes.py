@@ -79,7 +79,7 @@ class Recipe:
 
 RECIPES = {
     "fast": Recipe(),
-    "fast-svhn": Recipe(rate=0.05, warmup=5, flip=False),
+    "fast-svhn": Recipe(batch=128, rate=0.05, warmup=10, flip=False),
     "paper-cifar10": Recipe(epochs=200, batch=128, rate=0.1, schedule="steps", average=0),
     "paper-lightweight": Recipe(epochs=200, batch=128, rate=0.1, schedule="steps", weight_decay=2e-4, average=0),
     "paper-svhn": Recipe(epochs=200, batch=128, rate=0.01, schedule="steps", average=0, flip=False),
