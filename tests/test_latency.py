@@ -8,6 +8,8 @@ import numpy as np
 import onnx
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from onnx import TensorProto, helper
 from torch import nn
 
@@ -254,6 +256,29 @@ def test_the_timetable_of_a_gpu_is_right_for_the_networks_it_was_taken_from(resi
         assert set(found.points[site.name]) == {structure.name for structure in structures}
         assert all(seconds > 0 for own in found.points[site.name].values() for _, seconds in own)
     assert Timetable.from_json(gpu_table.to_json()) == gpu_table
+
+
+@given(rest=st.floats(0.1, 5), dense=st.floats(0.6, 1.8), made=st.floats(0.6, 1.8), seed=st.integers(0, 999))
+def test_what_layers_take_in_their_networks_is_found_from_what_they_take_alone(rest, dense, made, seed):
+    """Networks in which layers take so many times as long as alone; some keep a layer dense."""
+    random = np.random.default_rng(seed)
+    names = [f"layer{number}" for number in range(4)]
+    alone = [{name: random.uniform(1, 5) for name in names}]
+    for share in (0.1, 0.3, 0.6, 0.9):
+        alone += [
+            {name: share * random.uniform(1, 5) for name in names},
+            {name: share * random.uniform(1, 5) for name in names[1:]},
+        ]
+    totals = []
+    for times in alone:
+        kept = alone[0] if times is alone[0] else {name: taken for name, taken in alone[0].items() if name not in times}
+        replaced = {} if times is alone[0] else times
+        totals.append(rest + dense * sum(kept.values()) + made * sum(replaced.values()))
+    found = latency._in_place(totals, alone)
+    for times, own, factor in zip(alone, found, [dense] + 8 * [made], strict=True):
+        assert own == pytest.approx({name: factor * taken for name, taken in times.items()}, rel=1e-6)
+    impossible = latency._in_place([sum(alone[0].values()) / 3, *totals[1:]], alone)
+    assert sum(impossible[0].values()) <= sum(alone[0].values()) / 3 * (1 + 1e-9)  # there is never less than no rest
 
 
 def test_a_plan_by_the_time_of_a_gpu_is_run_as_it_will_be(residual, gpu_table, monkeypatch):

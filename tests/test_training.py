@@ -319,7 +319,10 @@ def test_the_best_epoch_is_kept_and_patience_ends(tmp_path, monkeypatch):
         ([(80, 53.1), (81, 52.8), (82, 53.0)], 3),  # all alike under attack: the most natural
         ([(80, 53.0), (81, 52.6), (82, 52.2), (83, 51.8)], 2),  # slow decay does not carry the best away
         ([(80, 52.6), (79, 53.0), (78, 53.2)], 3),  # the first is no longer near the highest
-        ([(80, 50.0), (80, 50.2), (80, 50.1)], 2),
+        ([(80, 50.0), (80, 50.2), (80, 50.1)], 3),  # all alike: the latest
+        ([(86.9, 59.3), (86.4, 59.3), (86.6, 59.0)], 3),
+        ([(80.0, 50.0), (79.6, 50.0), (79.2, 50.0), (78.8, 50.0)], 2),  # slow decay of the natural accuracy does not either
+        ([(80.0, 50.0), (79.6, 50.8), (79.2, 50.8)], 3),  # who is no longer near takes its natural accuracy along
     ],
 )
 def test_the_best_epoch(accuracies, best):

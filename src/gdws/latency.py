@@ -48,6 +48,10 @@ from gdws.surgery import replace as replace_modules
 
 SHARES = (0.06, 0.2, 0.5)
 """Sizes that are timed, as fractions of the dense layer's multiply-adds."""
+LARGE = 0.9
+"""A GPU works by whole tiles, and beyond the largest size that was timed a straight line is no guess: this one is timed too."""
+SLOWER = 2.0
+"""How many times as long a layer may take in a network as alone, or the reverse."""
 WARMUP, TURNS = 5, 40
 
 
@@ -215,7 +219,7 @@ def device_name(device: torch.device | None = None) -> str:
 def _measured(
     model: nn.Module, sites: Sequence[Site], structures: Sequence[Structure], statistics: Statistics, target: Target
 ) -> Timetable:
-    grid = _grid(sites, structures, statistics, lanes(target))
+    grid = _grid(sites, structures, statistics, SHARES, lanes(target))
     example = statistics.images[:1].float().repeat(target.batch, 1, 1, 1)
     calibration = statistics.images[:25].float() if target.precision == "int8" else None
     wanted = installed(target.precision, traceable=target.precision == "float32")
@@ -317,7 +321,7 @@ def _measured_on_gpu(
 ) -> Timetable:
     """Networks as CUDA graphs, and layers that are repeated within one."""
     device, _ = placement(model)
-    grid = _grid(sites, structures, statistics, lanes(target))
+    grid = _grid(sites, structures, statistics, (*SHARES, LARGE), lanes(target))
     example = statistics.images[:1].float().repeat(target.batch, 1, 1, 1)
     dense = recorded(mock(model, {}).to(device), example, target.precision)
     layout = dense.layout
@@ -342,18 +346,37 @@ def _measured_on_gpu(
     timings = bench({name: runs[key] for name, key in names.items()}, example, WARMUP, TURNS)
     check_recorded(runs.values())
     seconds = {key: timings[name].quartile for name, key in names.items()}
-    total, shares = seconds[0], [seconds[index] / seconds[0] for index in range(1, 1 + len(grid))]
-    found = [{layer: seconds[alike] / CALLS for layer, alike in own.items()} for own in owned]
+    totals = [seconds[index] for index in range(1 + len(grid))]
+    found = _in_place(totals, [{layer: seconds[alike] / CALLS for layer, alike in own.items()} for own in owned])
+    total, shares = totals[0], [taken / totals[0] for taken in totals[1:]]
     latencies = _reconciled(total, shares, found, grid, lanes(target))
     return Timetable(device_name(device), target, ("cuda", total), {"cuda": latencies})
 
 
+def _in_place(totals: Sequence[float], alone: Sequence[Mapping[str, float]]) -> list[dict[str, float]]:
+    """The seconds of layers in their networks, the dense one first, from those of the networks and of the layers alone.
+
+    alone: all layers of the dense network, and those that were replaced in each of the others. In a network a layer finds other
+    things in the caches than alone. With one factor for dense layers, another for replaced ones, and what is not in the layers
+    the same in all networks, T = rest + a dense + b replaced: a and b by least squares of relative errors.
+    """
+    dense = alone[0]
+    rows = [[1.0, sum(dense.values()), 0.0]]
+    for times in alone[1:]:
+        rows.append([1.0, sum(taken for layer, taken in dense.items() if layer not in times), sum(times.values())])
+    _, *factors = np.linalg.lstsq(np.array(rows) / np.array(totals)[:, None], np.ones(len(totals)), rcond=None)[0]
+    first, others = np.clip(factors, 1 / SLOWER, SLOWER)
+    first = min(first, totals[0] / sum(dense.values()))
+    scaled = [(times, first if times is dense else others) for times in alone]
+    return [{layer: float(factor * taken) for layer, taken in times.items()} for times, factor in scaled]
+
+
 def _grid(
-    sites: Sequence[Site], structures: Sequence[Structure], statistics: Statistics, filled: int
+    sites: Sequence[Site], structures: Sequence[Structure], statistics: Statistics, shares: Sequence[float], filled: int
 ) -> list[dict[str, Choice]]:
     """What becomes of each layer in each network that is timed."""
     grid = []
-    for structure, share in itertools.product(structures, SHARES):
+    for structure, share in itertools.product(structures, shares):
         chosen = {}
         for site in sites:
             if not structure.fits(site.conv):

@@ -44,12 +44,15 @@ class Recorded(nn.Module):
 
 
 class Repeated(nn.Module):
-    """A layer that runs CALLS times on inputs of its own, whatever it is given: for kernels that are shorter than a launch."""
+    """A layer that runs CALLS times on inputs of its own, whatever it is given: for kernels that are shorter than a launch.
+
+    Each time with weights of its own: a network has used all its others before it comes back to the same.
+    """
 
     def __init__(self, layer: nn.Module, inputs: Sequence[Tensor]) -> None:
         super().__init__()
-        self.layer = layer
-        self.replay = Replay(partial(_often, layer, inputs))
+        self.layers = nn.ModuleList(copy.deepcopy(layer) for _ in range(CALLS))
+        self.replay = Replay(partial(_often, self.layers, inputs))
 
     def forward(self, images: Tensor) -> Tensor:
         with plainly():
@@ -77,8 +80,8 @@ def _answered(model: nn.Module, images: Tensor) -> tuple[Tensor]:
     return (model(images),)
 
 
-def _often(layer: nn.Module, inputs: Sequence[Tensor], images: Tensor) -> tuple[Tensor]:
-    for _ in range(CALLS):
+def _often(layers: nn.ModuleList, inputs: Sequence[Tensor], images: Tensor) -> tuple[Tensor]:
+    for layer in layers:
         for x in inputs:
             last = layer(x)
     return (last,)

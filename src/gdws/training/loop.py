@@ -30,7 +30,7 @@ from gdws.training.recipes import OBJECTIVES, Recipe
 from gdws.training.runs import Run
 
 NOISE = 0.5
-"""Points of robust accuracy that are less than chance moves them: the standard error of 1,000 images is 1.6."""
+"""Points of accuracy that are less than chance moves them: the standard error of 1,000 images is 1.2 to 1.6."""
 
 
 @dataclass(frozen=True)
@@ -188,21 +188,27 @@ def _epochs(learner: Learner, held: Dataset, first: int) -> Iterator[dict[str, A
 
 
 def best_epoch(history: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The epoch of the highest robust accuracy or, among those within NOISE of it, of the highest natural accuracy.
+    """The latest epoch, its learning rate the lowest, of those within NOISE of the highest robust accuracy and, among these, of
+    the highest natural accuracy.
 
-    Decided as the epochs come, since only the best so far is kept: an epoch takes the place of the last best one if that is
-    no longer within NOISE of the highest, or is within it but decides fewer natural images.
+    Decided as the epochs come, since only the best so far is kept: an epoch takes the place of the last best one if that is no
+    longer within NOISE of the highest robust accuracy, or if both are and its natural accuracy is within NOISE of the highest
+    that an epoch kept since then had.
     """
-    best, highest = history[0], history[0]["robust"]
+    best, robust, natural = history[0], history[0]["robust"], history[0]["natural"]
     for line in history[1:]:
-        highest = max(highest, line["robust"])
-        if line["robust"] < highest - NOISE:
+        robust = max(robust, line["robust"])
+        if line["robust"] < robust - NOISE:
             continue
-        if best["robust"] < highest - NOISE or (line["natural"], line["robust"]) > (best["natural"], best["robust"]):
-            best = line
+        if best["robust"] < robust - NOISE:
+            best, natural = line, line["natural"]
+        elif line["natural"] >= natural - NOISE:
+            best, natural = line, max(natural, line["natural"])
     return best
 
 
 def _impatient(history: list[dict[str, Any]], patience: int | None) -> bool:
-    """Whether the best epoch is `patience` epochs old."""
-    return patience is not None and bool(history) and history[-1]["epoch"] - best_epoch(history)["epoch"] >= patience
+    """Whether the highest robust accuracy is `patience` epochs old."""
+    if patience is None or not history:
+        return False
+    return int(history[-1]["epoch"] - max(history, key=lambda line: float(line["robust"]))["epoch"]) >= patience

@@ -31,7 +31,7 @@ class Recipe:
     precision     of the passes. Weights and validation are float32 always.
     held          images of the training split that choose the best epoch and are not trained on (Rice et al. 2020); at
                   most a fifth of it.
-    patience      end after so many epochs without a better one; None goes through all.
+    patience      end after so many epochs without a higher robust accuracy; None goes through all.
     """
 
     epochs: int = 30
