@@ -149,7 +149,7 @@ class Learner:
 
     def _gradients(self, attacked: Tensor, images: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
         """(sum of the losses, number right) and the gradients of the mean loss of the whole batch."""
-        self.model.train(self.objective.trains_statistics)
+        self.model.train()
         parameters = list(self.parameters.values())
         with torch.enable_grad(), self.precision():
             losses, logits = self.objective.losses(self.model, attacked, images, labels)

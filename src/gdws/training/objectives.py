@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,9 +17,7 @@ from gdws.ledger import weights_hash
 
 
 class Objective(ABC):
-    """`goal` is asked in eval mode, before the attack; `losses` after it, in train mode if `trains_statistics`."""
-
-    trains_statistics: ClassVar[bool] = True
+    """`goal` is asked in eval mode, before the attack; `losses` in train mode, after it."""
 
     def goal(self, model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
         """What the attack raises the cross-entropy to: classes (B,) or probabilities (B, classes)."""
@@ -63,24 +61,22 @@ class Trades(Objective):
 
 @dataclass(frozen=True)
 class Taught(Objective):
-    """The mean of KL(q(x) || p(x)) and KL(q(x') || p(x')), q being a teacher's probabilities: decide as the original did.
-
-    In eval mode: a compressed network is so near its original that the noise of a batch's own statistics outweighs what is to
-    be learnt. Its statistics stay as they are; norms still move by their weights.
+    """KL((1 - labels) q(x') + labels y || p(x')), q being a teacher's probabilities: decide attacked images as the original
+    does, a little corrected by their labels.
     """
 
-    trains_statistics: ClassVar[bool] = False
     teacher: nn.Module
+    labels: float = 0.1
 
     def record(self) -> dict[str, Any]:
-        return {**super().record(), "teacher": weights_hash(self.teacher)}
+        return {**super().record(), "teacher": weights_hash(self.teacher), "labels": self.labels}
 
     def losses(self, model: nn.Module, attacked: Tensor, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        both = torch.cat([images, attacked])
-        natural, logits = model(both).float().chunk(2)
+        logits = model(attacked).float()
         with torch.no_grad():
-            taught = self.teacher(both).float().chunk(2)
-        return (divergence(taught[0], natural) + divergence(taught[1], logits)) / 2, logits
+            taught = self.teacher(attacked).float().softmax(1)
+            goal = taught.lerp(F.one_hot(labels, taught.shape[1]).to(taught), self.labels)
+        return F.kl_div(logits.log_softmax(1), goal, reduction="none").sum(1), logits
 
 
 def divergence(p: Tensor, q: Tensor) -> Tensor:

@@ -32,8 +32,9 @@ def tune(
 ) -> Trained:
     """Train a copy of a network that gdws.apply made, its dense layers frozen. Arguments as in gdws.training.train.
 
-    With a teacher, usually the original network, the tuned one learns to decide images, natural and attacked, as the teacher
-    does, and recipe.loss is not used. While it is trained each filter is as long as what is made of it (`balance`).
+    With a teacher, usually the original network, the tuned one learns to decide attacked images as the teacher does
+    (gdws.training.objectives.Taught), and recipe.loss is not used. While it is trained each filter is as long as what is made
+    of it (`balance`).
     """
     moving = movable(model)
     scales = balance(moving)
