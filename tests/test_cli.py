@@ -1,5 +1,6 @@
 """The command line as a user meets it: real files, real exit statuses, nothing left behind by a refusal."""
 
+import dataclasses
 import json
 import os
 import pickle
@@ -15,7 +16,7 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 
-from gdws import agreement, bench, compress, data, demo, latency, models, timed, zoo
+from gdws import agreement, bench, compress, data, demo, latency, models, plans, tables, timed, zoo
 from gdws.cli import compression
 from gdws.cli.options import console
 from gdws.errors import GdwsError
@@ -122,6 +123,11 @@ def test_compress_to_a_speed(run, tmp_path, monkeypatch):
     assert record["plan"]["measured"]["engine"] == "onnxruntime"
     assert 50 < record["agreement"]["clean"] <= 100
     assert "x measured" in text
+    made = plans.Plan.from_json(json.dumps(record["plan"]))
+    for share, slower in ((0.99, False), (1.05, True)):
+        reached = dataclasses.replace(made.measured, latency=share * made.budget.share)
+        told = tables.measured(dataclasses.replace(made, measured=reached))
+        assert ("Warning: that is slower than asked for (1.20x)" in told) == slower
     status, text = run("compress", "wide.py:make", "--out", "more", "--speedup", 100, *options)
     assert status == 2
     assert "Speedup(100) is out of reach: expected at most" in text

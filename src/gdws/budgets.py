@@ -41,6 +41,10 @@ class Params(_Fraction):
 class Latency(_Fraction):
     """At most this fraction of the time that the whole network takes, dense and in the fastest engine, measured."""
 
+    @property
+    def share(self) -> float:
+        return self.value
+
 
 class Speedup(Budget):
     """At least this many times faster than the whole network, dense and in the fastest engine, measured."""
@@ -48,6 +52,11 @@ class Speedup(Budget):
     def _check(self) -> None:
         if not 1 <= self.value < float("inf"):
             raise GdwsError(f"{self}: expected a finite number of at least 1")
+
+    @property
+    def share(self) -> float:
+        """The same as a fraction of the time."""
+        return 1 / self.value
 
 
 class Beta(Budget):

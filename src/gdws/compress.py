@@ -114,7 +114,7 @@ def plan(
         kinds = named(structures)
         if statistics is None:
             statistics = calibrate(model, batches, candidates, kinds, attack=attack, seed=seed, cache=cache)
-        if timed:
+        if isinstance(budget, Latency | Speedup):
             table = (
                 target
                 if isinstance(target, Timetable)

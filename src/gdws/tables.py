@@ -8,11 +8,15 @@ from rich import box
 from rich.table import Table
 
 from gdws.bench import Timing
+from gdws.budgets import Latency, Speedup
 from gdws.comparison import Comparison, Trial, interval, percent
 from gdws.demo import Row
 from gdws.export import Parity
-from gdws.plans import Measured, Plan
+from gdws.plans import Plan
 from gdws.structures import STRUCTURES
+
+TOO_SLOW = 1.02
+"""How far beyond its budget of time a plan may come out by the noise of the measurement."""
 
 
 def demo(rows: Sequence[Row], images: int) -> Table:
@@ -79,12 +83,18 @@ def left(made: Plan) -> str:
     return f"{made.macs:.3f} of the MACs and {made.parameters:.3f} of the weights that may be replaced are left"
 
 
-def measured(found: Measured) -> str:
+def measured(made: Plan) -> str:
     """What a plan under a budget of time came to."""
+    found, budget = made.measured, made.budget
+    assert found is not None
+    assert isinstance(budget, Latency | Speedup)
     threads = "" if found.engine == "cuda" else f", {found.threads} thread(s)"
     where = f"{found.engine} {found.precision}{threads}, batch {found.batch}, {found.device}"
     dense = f"dense: {1e3 * found.dense_seconds:.2f} ms in {found.dense_engine}"
-    return f"{1 / found.latency:.2f}x measured, {1 / found.predicted:.2f}x predicted ({where}; {dense})"
+    sentence = f"{1 / found.latency:.2f}x measured, {1 / found.predicted:.2f}x predicted ({where}; {dense})"
+    if found.latency > TOO_SLOW * budget.share:
+        sentence += f"\nWarning: that is slower than asked for ({1 / budget.share:.2f}x); no plan that was tried is faster"
+    return sentence
 
 
 def accuracies(found: Comparison, title: str) -> Table:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from gdws.bench import bench
-from gdws.budgets import Budget, Speedup
+from gdws.budgets import Latency, Speedup
 from gdws.choices import Choice, least_loss
 from gdws.contract import placement
 from gdws.engines import Compiled, compile
@@ -32,9 +32,9 @@ Tried = tuple[dict[str, Choice], Measured]
 """A plan, and what it took."""
 
 
-def nearest(tried: Iterable[Tried], budget: Budget) -> Tried:
+def nearest(tried: Iterable[Tried], budget: Latency | Speedup) -> Tried:
     """The best answer: within the budget before beyond it, then the one whose measured latency is nearest to it."""
-    share = _share(budget)
+    share = budget.share
     return min(tried, key=lambda each: (each[1].latency > share, abs(each[1].latency - share)))
 
 
@@ -43,7 +43,7 @@ def rounds(
     sites: list[Site],
     structures: Sequence[Structure],
     statistics: Statistics,
-    budget: Budget,
+    budget: Latency | Speedup,
     table: Timetable,
 ) -> Iterator[Tried]:
     """Plans of least predicted loss under a Latency or Speedup budget, until one is near enough.
@@ -51,7 +51,7 @@ def rounds(
     Each is measured, and the next made with what it took.
     """
     dense_engine, dense_seconds = table.reference
-    limit = _share(budget) * dense_seconds
+    limit = budget.share * dense_seconds
     example = statistics.images[:1].float().repeat(table.target.batch, 1, 1, 1)
     calibration = statistics.images[:25].float()
     device = placement(model)[0] if table.target.engine == "cuda" else torch.device("cpu")
@@ -84,7 +84,7 @@ def rounds(
         where = table.device, engine, precision, threads, table.target.batch
         yield found[engine], Measured(*where, dense_engine, taken, factors[engine] * expected, latency)
         factors[engine] = latency / expected
-        if _share(budget) * (1 - CLOSE) <= latency <= _share(budget):
+        if budget.share * (1 - CLOSE) <= latency <= budget.share:
             return
 
 
@@ -95,10 +95,6 @@ def ready(network: nn.Module, engine: str, target: Target, example: Tensor, cali
     return compile(
         network, engine, example=example, threads=target.threads, precision=target.precision, calibration=calibration
     )
-
-
-def _share(budget: Budget) -> float:
-    return 1 / budget.value if isinstance(budget, Speedup) else budget.value
 
 
 def _least(sites: list[Site], structures: Sequence[Structure], statistics: Statistics, latencies: Latencies) -> float:

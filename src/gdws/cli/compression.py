@@ -151,7 +151,7 @@ def compress(
     console.print(tables.plan(made))
     console.print(tables.left(made))
     if made.measured is not None:
-        console.print(tables.measured(made.measured))
+        console.print(tables.measured(made))
     for kind, per_cent in agreed.items():
         console.print(f"{per_cent:.1f} % of {held} other training images are decided as by the original, {kind}")
     console.print(f"saved to {out}")
