@@ -66,7 +66,7 @@ class Taught(Objective):
     """
 
     teacher: nn.Module
-    labels: float = 0.1
+    labels: float = 0.25
 
     def record(self) -> dict[str, Any]:
         return {**super().record(), "teacher": weights_hash(self.teacher), "labels": self.labels}
