@@ -562,6 +562,20 @@ def test_a_taught_network_comes_closer_to_its_teacher(tmp_path, compressed):
     assert after < before
 
 
+@pytest.mark.parametrize(("robust", "epoch"), [((60, 50, 55), 0), ((60, 59.8, 50), 1), ((60, 50, 62), 2)])
+def test_tuning_that_does_harm_leaves_the_network_as_it_was(tmp_path, compressed, monkeypatch, robust, epoch):
+    """Validation is told what to find, of the network as it was first; a tuning that is done says the same again."""
+    small, x = compressed[1], next(iter(images(8)))[0]
+    found = iter(robust)
+    monkeypatch.setattr("gdws.training.loop.validate", lambda *_: {"natural": 90.0, "robust": next(found), "classes": 4})
+    tuned = tune(small, images(80), recipe(epochs=2), tmp_path)
+    assert [line["epoch"] for line in tuned.history] == [0, 1, 2]
+    assert tuned.best["epoch"] == epoch
+    assert torch.allclose(tuned.model(x), small(x), atol=1e-5) == (epoch == 0)
+    again = tune(small, images(80), recipe(epochs=2), tmp_path, resume=True)
+    assert again.history == tuned.history
+
+
 def test_a_network_with_an_empty_layer_is_tuned(tmp_path):
     """Bug: kernels that are not there have no gradient. Hard plans make such layers."""
     base = network()
@@ -676,6 +690,10 @@ def test_tune_from_the_command_line(run, tmp_path):
     assert "Written to run/model" in text
     tuned = models.resolve(str(tmp_path / "run" / "model"))
     assert tuned.gdws_plan.method == "uniform"
+    assert [line["epoch"] for line in json.loads((tmp_path / "t.json").read_text())["epochs"]] == [0, 1]
+    status, text = run("evaluate", "small", str(tmp_path / "run" / "model"), "--data", "demo", "--n", 20, "--attack", "none")
+    assert status == 0, text
+    assert " run/model  natural" in text
     status, text = run("tune", "small", *options[:-2], "--out", "other", "--teacher-weights", "w.safetensors")
     assert status == 2
     assert "without --teacher" in text

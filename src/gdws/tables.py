@@ -39,21 +39,27 @@ def demo(rows: Sequence[Row], images: int) -> Table:
     return table
 
 
+EPOCH = {
+    "epoch": "d",
+    "rate": ".4f",
+    "loss": ".3f",
+    "attacked": ".1f",
+    "natural": ".1f",
+    "robust": ".1f",
+    "seconds": ".1f",
+    "images_per_second": ".0f",
+}
+"""What is shown of an epoch, and how."""
+
+
 def epochs(history: Sequence[Mapping[str, float]]) -> Table:
     """A training, the last twenty epochs of it at most."""
     table = _plain("training")
     table.caption = "attacked: of the training images; natural, robust: of those held back; per cent"
     for heading in ("epoch", "rate", "loss", "attacked", "natural", "robust", "s", "images/s"):
         table.add_column(heading, justify="right", no_wrap=True)
-    for line in history[-20:]:
-        table.add_row(
-            str(line["epoch"]),
-            f"{line['rate']:.4f}",
-            f"{line['loss']:.3f}",
-            *(f"{line[name]:.1f}" for name in ("attacked", "natural", "robust")),
-            f"{line['seconds']:.1f}",
-            f"{line['images_per_second']:.0f}",
-        )
+    for line in history[-20:]:  # epoch 0 has no rate and no loss
+        table.add_row(*(f"{line[name]:{form}}" if name in line else "" for name, form in EPOCH.items()))
     return table
 
 
@@ -184,8 +190,12 @@ def _columns(table: Table, words: Sequence[str], numbers: Sequence[str]) -> None
 
 
 def _called(found: Comparison) -> dict[str, str]:
-    """The networks without the folders that they are in, where that still tells them apart."""
-    called = {name: name.rstrip("/").rpartition("/")[2] for name in found.makers}
+    """The networks without the folders that they are in, where that still tells them apart.
+
+    `gdws tune` calls every network model, in a folder that has the name.
+    """
+    parts = {name: name.rstrip("/").split("/") for name in found.makers}
+    called = {name: "/".join(own[-2:] if own[-1] == "model" else own[-1:]) for name, own in parts.items()}
     return called if len(set(called.values())) == len(called) else {name: name for name in found.makers}
 
 

@@ -164,7 +164,10 @@ def _report(trained: Trained, plan: Recipe, where: Path, json_file: Path | None)
     best = trained.best
     console.print(tables.epochs(trained.history))
     accuracies = f"natural {best['natural']:.2f} %, robust {best['robust']:.2f} % of the images held back"
-    sentence = f"Best epoch {best['epoch']}: {accuracies}. Written to {where}"
+    which = (
+        f"Best epoch {best['epoch']}" if best["epoch"] else "No epoch was as good as the network had been before, which is kept"
+    )
+    sentence = f"{which}: {accuracies}. Written to {where}"
     console.print(sentence, markup=False, highlight=False, soft_wrap=True)
     if best["classes"] == 1 and best["natural"] < 100:
         console.print(

@@ -52,6 +52,7 @@ def train(
     folder: Path,
     *,
     objective: Objective | None = None,
+    before: bool = False,
     resume: bool = False,
     ranks: Ranks = ALONE,
     checkpoint_seconds: float = 60,
@@ -59,9 +60,9 @@ def train(
     """Train a copy of the model on its device: the parameters that require gradients, and running statistics.
 
     data is the training split, of which recipe.held images choose the best epoch. objective stands in the place of
-    recipe.loss. The folder (see gdws.training.runs) gets a checkpoint after an epoch, but not more often than every
-    checkpoint_seconds, and `resume` continues from it. ranks: of several processes that share each batch, with the same
-    arguments.
+    recipe.loss. before: judge the model as it was too, as epoch 0, which stays if no other is as good. The folder (see
+    gdws.training.runs) gets a checkpoint after an epoch, but not more often than every checkpoint_seconds, and `resume`
+    continues from it. ranks: of several processes that share each batch, with the same arguments.
     """
     check_trainable(model, data, recipe)
     data = Dataset(data.name, data.images, data.labels)  # images that are files are read once
@@ -86,14 +87,17 @@ def train(
         best = {name.removeprefix("best."): value for name, value in kept[1].items() if name.startswith("best.")}
         run.keep_best(best)
     saved = time.monotonic()
-    for line in () if _impatient(history, recipe.patience) else _epochs(learner, held, len(history)):
+    done = history[-1]["epoch"] if history else 0
+    lines = _epochs(learner, held, done, before and not history)
+    for line in () if _impatient(history, recipe.patience) else lines:
         history.append(line)
         run.write(line)
         if best_epoch(history) is line:
             best = plain(learner.averaged.state_dict())
             run.keep_best(best)
         impatient = _impatient(history, recipe.patience)
-        if impatient or line["epoch"] == recipe.epochs or time.monotonic() - saved > checkpoint_seconds:
+        due = line["epoch"] > 0 and time.monotonic() - saved > checkpoint_seconds
+        if impatient or line["epoch"] == recipe.epochs or due:
             run.keep({"history": history}, learner.tensors() | {f"best.{name}": value for name, value in best.items()})
             saved = time.monotonic()
         if impatient:
@@ -166,8 +170,15 @@ def validate(learner: Learner, held: Dataset) -> dict[str, Any]:
     return found
 
 
-def _epochs(learner: Learner, held: Dataset, first: int) -> Iterator[dict[str, Any]]:
-    """A line for each epoch from number `first` on, as it is done. Seconds are those of the steps, without validation."""
+def _epochs(learner: Learner, held: Dataset, first: int, before: bool) -> Iterator[dict[str, Any]]:
+    """A line for each epoch from number `first` on, as it is done. Seconds are those of the steps, without validation.
+
+    before: and one, without a rate and a loss, for the network as it is.
+    """
+    if before:
+        line: dict[str, Any] = {"epoch": 0} | validate(learner, held)
+        yield line
+        note(f"before: natural {line['natural']:.1f} %, robust {line['robust']:.1f} %")
     epochs, begun, totals = learner.recipe.epochs, time.monotonic(), torch.zeros(2, device=learner.device)
     schedule = ((epoch, step) for epoch in range(first, epochs) for step in range(learner.steps))
     for epoch, step in track(schedule, "training", (epochs - first) * learner.steps):
@@ -180,7 +191,7 @@ def _epochs(learner: Learner, held: Dataset, first: int) -> Iterator[dict[str, A
         seconds = time.monotonic() - begun
         if not math.isfinite(loss):
             raise GdwsError(f"the loss is {loss} in epoch {epoch + 1}: expected a rate below {learner.recipe.rate}")
-        line: dict[str, Any] = {"epoch": epoch + 1, "rate": rate, "loss": loss, "attacked": 100 * right}
+        line = {"epoch": epoch + 1, "rate": rate, "loss": loss, "attacked": 100 * right}
         line |= validate(learner, held)
         yield line | {"seconds": seconds, "images_per_second": images / seconds}
         note(f"epoch {epoch + 1}: loss {loss:.3f}, natural {line['natural']:.1f} %, robust {line['robust']:.1f} %")

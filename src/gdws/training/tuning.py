@@ -34,16 +34,15 @@ def tune(
 
     With a teacher, usually the original network, the tuned one learns to decide attacked images as the teacher does
     (gdws.training.objectives.Taught), and recipe.loss is not used. While it is trained each filter is as long as what is made
-    of it (`balance`).
+    of it (`balance`). Where no epoch does as well on the images held back, what is returned is the network as it was.
     """
     moving = movable(model)
     scales = balance(moving)
     if teacher is not None:
         teacher = copy.deepcopy(teacher).eval().requires_grad_(False)
         _check_same_classes(model, teacher, data)
-    trained = train(
-        moving, data, recipe, folder, objective=None if teacher is None else Taught(teacher), resume=resume, ranks=ranks
-    )
+    objective = None if teacher is None else Taught(teacher)
+    trained = train(moving, data, recipe, folder, objective=objective, before=True, resume=resume, ranks=ranks)
     for name, factors in scales.items():
         layer = trained.model.get_submodule(name)
         assert isinstance(layer, FactoredConv2d)
