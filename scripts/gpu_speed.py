@@ -1,6 +1,6 @@
 """Frames per second of networks on a GPU, library kernels only: docs/structures.md's table.
 
-    python scripts/gpu_speed.py zoo:preactresnet18 FOLDER ... [--autotune] [--json OUT]
+    python scripts/gpu_speed.py zoo:preactresnet18 FOLDER ... [--precision float16] [--autotune] [--json OUT]
     python scripts/gpu_speed.py --layers
 
 Each network runs as a CUDA graph, in its best of three ways: NCHW, channels-last, and channels-last through torch.compile with
@@ -120,8 +120,9 @@ def main() -> None:
         for name in options.models:
             way, time = min(((key[1], value) for key, value in medians.items() if key[0] == name), key=lambda item: item[1])
             row = {"setting": setting, "model": name, "way": way, "ms": 1e3 * time, "fps": batch / time}
-            rows.append({**row, "ratio": first / time})
-            others = ", ".join(f"{other} {1e3 * medians[name, other]:.3f}" for other in ways if other != way)
+            ways_ms = {other: 1e3 * medians[name, other] for other in ways}
+            rows.append({**row, "ratio": first / time, "ways ms": ways_ms})
+            others = ", ".join(f"{other} {ms:.3f}" for other, ms in ways_ms.items() if other != way)
             found = f"{way:14s} {1e3 * time:8.3f} ms {batch / time:10.0f} FPS {first / time:.2f}x"
             print(f"{setting:20s} {name:40s} {found} ({others})", flush=True)
     if options.json:

@@ -64,14 +64,16 @@ def test_what_was_recorded_in_inference_mode_runs_outside_of_it(model):
 
 
 def test_a_repeated_layer_takes_its_time_as_often():
-    """Two inputs, as of a layer that is used twice."""
-    calls = []
+    """Two inputs, as of a layer that is used twice; weights of its own each time."""
+    calls, weights = [], set()
 
     class Counted(nn.Conv2d):
         def forward(self, x):
             calls.append(x.shape)
+            weights.add(self.weight.data_ptr())
             return super().forward(x)
 
     inputs = [torch.rand(1, 2, 5, 5), torch.rand(1, 2, 7, 7)]
     bench({"layer": Repeated(Counted(2, 2, 3), inputs)}, torch.rand(1, 3, 9, 9), warmup=0, repeats=1)
     assert calls == [x.shape for _ in range(2 * CALLS) for x in inputs]
+    assert len(weights) == CALLS

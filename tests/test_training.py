@@ -595,7 +595,7 @@ def test_a_dense_network_is_not_tuned():
 
 
 def test_the_teacher_is_not_trained():
-    teacher = network(1).requires_grad_(False)
+    teacher = network(1)
     losses, _ = Taught(teacher).losses(network(), *[torch.rand(4, 3, 8, 8)] * 2, torch.zeros(4, dtype=torch.long))
     losses.sum().backward()
     assert all(parameter.grad is None for parameter in teacher.parameters())

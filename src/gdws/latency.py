@@ -53,6 +53,8 @@ LARGE = 0.9
 SLOWER = 2.0
 """How many times as long a layer may take in a network as alone, or the reverse."""
 WARMUP, TURNS = 5, 40
+FORMAT = "gdws latency 2"
+"""Changes with how times are taken, so that what is cached is measured again."""
 
 
 @dataclass(frozen=True)
@@ -399,6 +401,7 @@ def _key(
     # Of the modules, not the distributions: onnxruntime comes in several of other names.
     versions = [f"{package} {getattr(needed(package), '__version__', '')}" for package in ("torch", *packages)]
     described = [
+        FORMAT,
         device_name(placement(model)[0] if target.engine == "cuda" else None),
         asdict(target),
         versions,

@@ -46,7 +46,7 @@ class Recorded(nn.Module):
 class Repeated(nn.Module):
     """A layer that runs CALLS times on inputs of its own, whatever it is given: for kernels that are shorter than a launch.
 
-    Each time with weights of its own: a network has used all its others before it comes back to the same.
+    Each round of them with weights of its own: a network has used all its others before it comes back to the same.
     """
 
     def __init__(self, layer: nn.Module, inputs: Sequence[Tensor]) -> None:

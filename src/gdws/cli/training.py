@@ -165,7 +165,9 @@ def _report(trained: Trained, plan: Recipe, where: Path, json_file: Path | None)
     console.print(tables.epochs(trained.history))
     accuracies = f"natural {best['natural']:.2f} %, robust {best['robust']:.2f} % of the images held back"
     which = (
-        f"Best epoch {best['epoch']}" if best["epoch"] else "No epoch was as good as the network had been before, which is kept"
+        f"Best epoch {best['epoch']}"
+        if best["epoch"]
+        else "Every epoch was worse than the network had been before, which is kept"
     )
     sentence = f"{which}: {accuracies}. Written to {where}"
     console.print(sentence, markup=False, highlight=False, soft_wrap=True)

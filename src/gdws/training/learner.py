@@ -1,4 +1,4 @@
-"""One step of adversarial training: attack a batch in eval mode, descend on the attacked images, usually in train mode.
+"""One step of adversarial training: attack a batch in eval mode, descend on the attacked images in train mode.
 
 Nothing in a step waits for the device, and on a GPU both halves are CUDA graphs. Its random numbers, those of dropout among
 them, are determined by the seed, the epoch and the step: a training that was cut goes on exactly as it would have gone, and the

@@ -199,8 +199,8 @@ def _epochs(learner: Learner, held: Dataset, first: int, before: bool) -> Iterat
 
 
 def best_epoch(history: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The latest epoch, its learning rate the lowest, of those within NOISE of the highest robust accuracy and, among these, of
-    the highest natural accuracy.
+    """The latest epoch, whose rate has fallen furthest, of those within NOISE of the highest robust accuracy and, among these,
+    of the highest natural accuracy.
 
     Decided as the epochs come, since only the best so far is kept: an epoch takes the place of the last best one if that is no
     longer within NOISE of the highest robust accuracy, or if both are and its natural accuracy is within NOISE of the highest

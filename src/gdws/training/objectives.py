@@ -61,21 +61,21 @@ class Trades(Objective):
 
 @dataclass(frozen=True)
 class Taught(Objective):
-    """KL((1 - labels) q(x') + labels y || p(x')), q being a teacher's probabilities: decide attacked images as the original
-    does, a little corrected by their labels.
+    """KL((1 - s) q(x') + s y || p(x')), q being a teacher's probabilities and s the label_share: decide attacked images as
+    the original does, a little corrected by their labels.
     """
 
     teacher: nn.Module
-    labels: float = 0.25
+    label_share: float = 0.25
 
     def record(self) -> dict[str, Any]:
-        return {**super().record(), "teacher": weights_hash(self.teacher), "labels": self.labels}
+        return {**super().record(), "teacher": weights_hash(self.teacher), "label share": self.label_share}
 
     def losses(self, model: nn.Module, attacked: Tensor, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         logits = model(attacked).float()
         with torch.no_grad():
             taught = self.teacher(attacked).float().softmax(1)
-            goal = taught.lerp(F.one_hot(labels, taught.shape[1]).to(taught), self.labels)
+            goal = taught.lerp(F.one_hot(labels, taught.shape[1]).to(taught), self.label_share)
         return F.kl_div(logits.log_softmax(1), goal, reduction="none").sum(1), logits
 
 

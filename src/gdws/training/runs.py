@@ -22,7 +22,7 @@ from gdws.errors import GdwsError
 from gdws.files import ensure_folder, write_atomically
 from gdws.storage import plain, read_weights
 
-FORMAT = "gdws training 2"
+FORMAT = "gdws training 3"
 
 
 class Run:
