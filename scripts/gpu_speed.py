@@ -1,4 +1,4 @@
-"""Frames per second of networks on a GPU, library kernels only: docs/structures.md's table.
+"""Frames per second of networks on a GPU, library kernels only: docs/speed.md's tables.
 
     python scripts/gpu_speed.py zoo:preactresnet18 FOLDER ... [--precision float16] [--autotune] [--json OUT]
     python scripts/gpu_speed.py --layers

@@ -358,9 +358,9 @@ def _measured_on_gpu(
 def _in_place(totals: Sequence[float], alone: Sequence[Mapping[str, float]]) -> list[dict[str, float]]:
     """The seconds of layers in their networks, the dense one first, from those of the networks and of the layers alone.
 
-    alone: all layers of the dense network, and those that were replaced in each of the others. In a network a layer finds other
-    things in the caches than alone. With one factor for dense layers, another for replaced ones, and what is not in the layers
-    the same in all networks, T = rest + a dense + b replaced: a and b by least squares of relative errors.
+    alone: all layers of the dense network, and those that were replaced in each of the others. In a network a layer may find
+    other things in the caches than alone. With one factor for dense layers, another for replaced ones, and what is not in the
+    layers the same in all networks, T = rest + a dense + b replaced: a and b by least squares of relative errors.
     """
     dense = alone[0]
     rows = [[1.0, sum(dense.values()), 0.0]]
