@@ -35,6 +35,7 @@ from gdws.export import to_onnx
 from gdws.files import write_atomically
 from gdws.latency import Target, Timetable, mock, timetable
 from gdws.plans import Plan
+from gdws.progress import shown
 from gdws.protocol import compare, deployed_file, deployed_half
 from gdws.quantise import quantise
 from gdws.statistics import Statistics
@@ -49,6 +50,18 @@ CLOSE = 0.01
 """How near, as a part of it, a bisected latency must come to the one that is asked for."""
 FAR = 0.03
 """How far off it is worth saying."""
+
+
+class Notes:
+    """Prints what each plan by time took."""
+
+    def start(self, label: str, total: int | None) -> None: ...
+
+    def advance(self, note: str) -> None:
+        if note:
+            print(f"  {note}", flush=True)
+
+    def stop(self) -> None: ...
 
 
 def bisected(measure: Callable[[float], float], share: float) -> float:
@@ -86,7 +99,8 @@ def planned(
 ) -> tuple[Plan, tuple[float, str]]:
     """A way's plan, its time as a fraction of the dense network's, and the engine."""
     if way in BY_TIME:
-        made = gdws.plan(model, statistics, gdws.Speedup(speedup), structures=way, target=table)
+        with shown(Notes()):
+            made = gdws.plan(model, statistics, gdws.Speedup(speedup), structures=way, target=table)
         assert made.measured is not None
         return made, (made.measured.latency, made.measured.engine)
     method, structures = BY_MACS[way]

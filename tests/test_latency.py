@@ -25,7 +25,7 @@ from gdws.runtimes import NodeTime
 from gdws.statistics import calibrate
 from gdws.structures import STRUCTURES, named
 from gdws.surgery import survey
-from gdws.timed import nearest, rounds
+from gdws.timed import Line, nearest, rounds
 
 ENGINES = ("onnxruntime", "openvino")
 
@@ -230,6 +230,42 @@ def test_the_nearest_plan_is_the_answer(latencies, best):
     tried = [({}, Measured("cpu", "onnxruntime", "float32", 1, 1, "torch", 1.0, 0.5, latency)) for latency in latencies]
     for budget in (gdws.Latency(0.5), gdws.Speedup(2)):
         assert nearest(iter(tried), budget)[1].latency == best
+
+
+@given(
+    rest=st.floats(0.05, 0.5),
+    bend=st.floats(0.7, 1.6),
+    factor=st.floats(0.4, 1.6),
+    reached=st.floats(0.1, 0.95),
+    seed=st.integers(0, 99),
+)
+def test_plans_close_in_on_a_budget_even_where_the_timetable_is_wrong_in_other_ways_than_by_a_factor(
+    rest, bend, factor, reached, seed
+):
+    """Truth: a rest that the timetable takes for layers, and layers whose true prices rise faster or slower than its own."""
+    random = np.random.default_rng(seed)
+
+    def truth(table):
+        return factor * (rest + (1 - rest) * table**bend) * random.uniform(0.998, 1.002)
+
+    share = truth(reached)
+    tried = []
+    for _ in range(timed.ROUNDS):
+        table = min(max(Line.through(tried, share).inverse(0.99 * share), 0.01), 1.0)
+        tried.append((table, truth(table)))
+        if 0.98 * share <= tried[-1][1] <= share:
+            break
+    best = min(tried, key=lambda pair: (pair[1] > share, abs(pair[1] - share)))[1]
+    assert 0.9 * share <= best <= share or truth(0.01) > share
+
+
+@given(st.lists(st.tuples(st.floats(0.05, 2), st.floats(0.05, 2)), max_size=5), st.floats(0.1, 1))
+def test_a_correction_rises_and_is_right_for_a_single_plan(tried, share):
+    line = Line.through(tried, share)
+    assert line.slope > 0
+    assert line.inverse(line(0.7)) == pytest.approx(0.7, rel=1e-3)
+    if len(tried) == 1:
+        assert line(tried[0][0]) == pytest.approx(tried[0][1], rel=1e-9)
 
 
 def test_a_speed_beyond_reach_names_the_best(residual, table):
