@@ -108,7 +108,7 @@ def tune_command(
     seed: Seed = 0,
     json_file: Json = None,
 ) -> None:
-    """Tune a compressed network adversarially, in its factored form. The best epoch is the folder OUT/model."""
+    """Tune a compressed network adversarially, in its factored form. The last epoch is the folder OUT/model."""
     check_json(json_file)
     if teacher is None and teacher_weights is not None:
         raise GdwsError(f"--teacher-weights {teacher_weights} without --teacher: expected the network that they belong to")
@@ -161,14 +161,11 @@ def _changed(plan: Recipe, data_name: str, place: torch.device, given: dict[str,
 
 
 def _report(trained: Trained, plan: Recipe, where: Path, json_file: Path | None) -> None:
-    best = trained.best
+    best = trained.kept
     console.print(tables.epochs(trained.history))
     accuracies = f"natural {best['natural']:.2f} %, robust {best['robust']:.2f} % of the images held back"
-    which = (
-        f"Best epoch {best['epoch']}"
-        if best["epoch"]
-        else "Every epoch was worse than the network had been before, which is kept"
-    )
+    which = "Best epoch" if plan.keep == "best" else "Last epoch"
+    which = f"{which} {best['epoch']}" if best["epoch"] else "Training did harm, and the network is kept as it was"
     sentence = f"{which}: {accuracies}. Written to {where}"
     console.print(sentence, markup=False, highlight=False, soft_wrap=True)
     if best["classes"] == 1 and best["natural"] < 100:
@@ -181,4 +178,4 @@ def _report(trained: Trained, plan: Recipe, where: Path, json_file: Path | None)
             f"Warning: attacks made with {plan.precision} passes leave {best['robust_rounded']:.2f} % right, float32's "
             f"{best['robust']:.2f} %: the training may hide its gradients from itself. Train with --precision float32."
         )
-    write_json(json_file, {"recipe": plan.record(), "best": best, "epochs": trained.history, "out": str(where), **machine()})
+    write_json(json_file, {"recipe": plan.record(), "kept": best, "epochs": trained.history, "out": str(where), **machine()})

@@ -1,4 +1,4 @@
-"""Adversarial training: epochs, images held back that choose the best of them, and a folder that keeps it all."""
+"""Adversarial training: epochs, images held back that judge them, and a folder that keeps it all."""
 
 from __future__ import annotations
 
@@ -35,14 +35,11 @@ NOISE = 0.5
 
 @dataclass(frozen=True)
 class Trained:
-    """The network of the best epoch, in eval mode, and a line for each epoch."""
+    """The network of the epoch that is kept, in eval mode, a line for each epoch, and the line of that one."""
 
     model: nn.Module
     history: list[dict[str, Any]]
-
-    @property
-    def best(self) -> dict[str, Any]:
-        return best_epoch(self.history)
+    kept: dict[str, Any]
 
 
 def train(
@@ -59,8 +56,8 @@ def train(
 ) -> Trained:
     """Train a copy of the model on its device: the parameters that require gradients, and running statistics.
 
-    data is the training split, of which recipe.held images choose the best epoch. objective stands in the place of
-    recipe.loss. before: judge the model as it was too, as epoch 0, which stays if no other is as good. The folder (see
+    data is the training split, of which recipe.held images judge every epoch. objective stands in the place of
+    recipe.loss. before: judge the model as it was too, as epoch 0, which stays where training does harm. The folder (see
     gdws.training.runs) gets a checkpoint after an epoch, but not more often than every checkpoint_seconds, and `resume`
     continues from it. ranks: of several processes that share each batch, with the same arguments.
     """
@@ -92,8 +89,9 @@ def train(
     for line in () if _impatient(history, recipe.patience) else lines:
         history.append(line)
         run.write(line)
-        if best_epoch(history) is line:
-            best = plain(learner.averaged.state_dict())
+        kept_line = kept_epoch(history, recipe.keep, len(held.labels))
+        if kept_line is line or kept_line["epoch"] == 0:
+            best = plain((learner.averaged if kept_line is line else model).state_dict())
             run.keep_best(best)
         impatient = _impatient(history, recipe.patience)
         due = line["epoch"] > 0 and time.monotonic() - saved > checkpoint_seconds
@@ -105,7 +103,7 @@ def train(
     ranks.wait()
     trained = copy.deepcopy(model).eval()
     load_weights(trained, best, str(run.best))
-    return Trained(trained, history)
+    return Trained(trained, history, kept_epoch(history, recipe.keep, len(held.labels)))
 
 
 def check_trainable(model: nn.Module, data: Dataset, recipe: Recipe) -> None:
@@ -196,6 +194,23 @@ def _epochs(learner: Learner, held: Dataset, first: int, before: bool) -> Iterat
         yield line | {"seconds": seconds, "images_per_second": images / seconds}
         note(f"epoch {epoch + 1}: loss {loss:.3f}, natural {line['natural']:.1f} %, robust {line['robust']:.1f} %")
         begun, totals = time.monotonic(), torch.zeros_like(totals)
+
+
+def kept_epoch(history: Sequence[dict[str, Any]], keep: str, held: int) -> dict[str, Any]:
+    """The line of the epoch that is kept. keep: as in Recipe; held: how many images judged.
+
+    The last one, where that is asked for, must not have done harm: less accurate than the network was before, as epoch 0,
+    by two standard errors. Smaller differences decide nothing, since a base that was trained on these images remembers them.
+    """
+    if keep == "best":
+        return best_epoch(history)
+    first, last = history[0], history[-1]
+
+    def lost(kind: str) -> bool:
+        share = first[kind] / 100
+        return bool(first[kind] - last[kind] > 200 * math.sqrt(share * (1 - share) / held))
+
+    return first if first["epoch"] == 0 and (lost("natural") or lost("robust")) else last
 
 
 def best_epoch(history: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from gdws.training.schedules import SCHEDULES
 
 OBJECTIVES: dict[str, type[Objective]] = {"robust": Robust, "trades": Trades}
 PRECISIONS = ("float32", "bfloat16")
+KEEP = ("best", "last")
 
 
 @dataclass(frozen=True)
@@ -29,8 +30,8 @@ class Recipe:
     average       every step moves the averaged weights by 1 - average towards the trained ones; they are what is kept.
                   0 keeps the trained ones.
     precision     of the passes. Weights and validation are float32 always.
-    held          images of the training split that choose the best epoch and are not trained on (Rice et al. 2020); at
-                  most a fifth of it.
+    held          images of the training split that are not trained on but judged after every epoch; at most a fifth of it.
+    keep          "best": the epoch that does best on them (Rice et al. 2020); "last": for networks that may know them.
     patience      end after so many epochs without a higher robust accuracy; None goes through all.
     """
 
@@ -46,11 +47,12 @@ class Recipe:
     average: float = 0.999
     precision: str = "float32"
     held: int = 1000
+    keep: str = "best"
     patience: int | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
-        known = {"schedule": tuple(SCHEDULES), "loss": tuple(OBJECTIVES), "precision": PRECISIONS}
+        known = {"schedule": tuple(SCHEDULES), "loss": tuple(OBJECTIVES), "precision": PRECISIONS, "keep": KEEP}
         for name, choices in known.items():
             if getattr(self, name) not in choices:
                 raise GdwsError(f"{name} is {getattr(self, name)!r}: expected one of {', '.join(choices)}")
@@ -84,7 +86,7 @@ RECIPES = {
     "paper-lightweight": Recipe(epochs=200, batch=128, rate=0.1, schedule="steps", weight_decay=2e-4, average=0),
     "paper-svhn": Recipe(epochs=200, batch=128, rate=0.01, schedule="steps", average=0, flip=False),
     "union": Recipe(epochs=50, batch=128, rate=0.1, attack=MSD(steps=50)),
-    "tune": Recipe(epochs=10, batch=128, rate=0.01),
+    "tune": Recipe(epochs=10, batch=128, rate=0.05, keep="last"),
 }
 """`fast` and `fast-svhn` are ours; the paper's, after its appendix; `union` for table 5, with Maini et al.'s attack; ten epochs
 of tuning."""
