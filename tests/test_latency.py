@@ -15,6 +15,7 @@ from torch import nn
 
 import gdws
 from gdws import latency, timed
+from gdws.bench import Timing
 from gdws.choices import Choice, least_loss
 from gdws.errors import GdwsError
 from gdws.export import to_onnx
@@ -214,6 +215,21 @@ def test_plans_are_within_their_time_as_predicted_and_say_what_was_measured(resi
         assert measured.predicted <= share * (1 + 1e-9)
         assert 0 < measured.latency < 1.5
     assert nearest(tried, gdws.Latency(share)) in tried
+
+
+def test_plans_that_stay_too_slow_are_planned_for_less_and_less(residual, table, monkeypatch):
+    """Whatever runs takes a little more than the budget: no plan is run twice, and none is larger than the one before."""
+
+    def slow(runs, *_):
+        taken = [Timing(1, 1.0, share, (1.0, 1.0), False) for share in (1.0, 0.805)]
+        return dict(zip(runs, taken, strict=True))
+
+    monkeypatch.setattr(timed, "bench", slow)
+    tried = [choices for choices, _ in rounds(*residual, gdws.Latency(0.8), table)]
+    assert len(tried) > 1
+    assert all(one != other for one, other in itertools.combinations(tried, 2))
+    losses = [sum(choice.weight for choice in choices.values()) for choices in tried]
+    assert losses == sorted(losses)
 
 
 @pytest.mark.parametrize(

@@ -106,7 +106,10 @@ def rounds(
             found[engine] = least_loss(sites, structures, statistics, latencies, wanted - latencies.rest)
         engine = min(found, key=lambda name: sum(choice.weight for choice in found[name].values()))
         if (engine, found[engine]) in earlier:
-            return
+            if any(latency <= share for pairs in ran.values() for _, latency in pairs):
+                return
+            aim *= 1 - CLOSE  # not fast enough, and the line leads back to it
+            continue
         earlier.append((engine, found[engine]))
         expected = _time_of(found[engine], sites, table.engines[engine]) / dense_seconds
         planned = ready(mock(model, found[engine]).to(device), engine, table.target, example, calibration)
