@@ -28,7 +28,7 @@ from gdws.structures import STRUCTURES
 from gdws.training.augment import crop_and_flip
 from gdws.training.batchnorm import join
 from gdws.training.learner import Learner
-from gdws.training.loop import Trained, best_epoch, kept_epoch, train
+from gdws.training.loop import Trained, best_epoch, harmed, kept_epoch, train
 from gdws.training.objectives import Robust, Taught, Trades, divergence
 from gdws.training.recipes import RECIPES, Recipe
 from gdws.training.runs import Run
@@ -159,6 +159,7 @@ def test_the_radius_grows_to_its_own():
         ({"rate": -1.0}, "rate=-1.0"),
         ({"loss": "hinge"}, "one of robust, trades"),
         ({"keep": "first"}, "one of best, last"),
+        ({"keep": "last", "patience": 2}, "patience with keep='best' only"),
         ({"schedule": "flat"}, "one of one-cycle, steps"),
         ({"precision": "int4"}, "one of float32, bfloat16"),
         ({"average": 1.0}, "average=1.0"),
@@ -328,24 +329,24 @@ def test_the_best_epoch_is_kept_and_patience_ends(tmp_path, monkeypatch):
 def test_the_best_epoch(accuracies, best):
     history = [{"epoch": number, "natural": n, "robust": r} for number, (n, r) in enumerate(accuracies, start=1)]
     assert best_epoch(history)["epoch"] == best
-    assert kept_epoch(history, "best", 1000) is best_epoch(history)
-    assert kept_epoch(history, "last", 1000) is history[-1]  # there is no epoch 0 to fall back to
+    assert kept_epoch(history, "last") is history[-1]
 
 
 @pytest.mark.parametrize(
-    ("before", "last", "held", "kept"),
+    ("before", "last", "held", "expected"),
     [
-        ((86.0, 59.4), (86.0, 58.1), 1000, 2),  # a base that knows the images held back: on others this tuning gained a point
-        ((86.0, 59.4), (86.0, 56.2), 1000, 0),  # by more than 3.1 points
-        ((86.0, 59.4), (83.7, 59.4), 1000, 0),  # by more than 2.2
-        ((86.0, 59.4), (83.7, 56.4), 100, 2),
-        ((50.0, 20.0), (90.0, 60.0), 1000, 2),
+        ((86.0, 59.4), (86.0, 58.1), 1000, False),  # a base that knows these images: on others this tuning gained a point
+        ((86.0, 59.4), (86.0, 54.9), 1000, True),  # by more than 4.4 points
+        ((86.0, 59.4), (82.6, 59.4), 1000, True),  # by more than 3.2
+        ((86.0, 59.4), (82.6, 54.9), 100, False),
+        ((100.0, 20.0), (99.8, 60.0), 1000, False),  # two images of a thousand
+        ((100.0, 20.0), (99.0, 60.0), 1000, True),
     ],
 )
-def test_the_last_epoch_is_kept_unless_it_did_harm(before, last, held, kept):
-    middle = (10.0, 10.0)
-    history = [{"epoch": number, "natural": n, "robust": r} for number, (n, r) in enumerate((before, middle, last))]
-    assert kept_epoch(history, "last", held)["epoch"] == kept
+def test_harm_is_more_than_chance(before, last, held, expected):
+    history = [{"epoch": number, "natural": n, "robust": r} for number, (n, r) in enumerate((before, (10.0, 10.0), last))]
+    assert harmed(history, held) == expected
+    assert not harmed([{**history[0], "epoch": 1}, history[-1]], held)  # nothing is known of the time before
 
 
 def test_held_images_are_not_trained_on(tmp_path, monkeypatch):
@@ -587,11 +588,11 @@ def test_a_taught_network_comes_closer_to_its_teacher(tmp_path, compressed):
         ("best", (60, 50, 55), 0),
         ("best", (60, 59.8, 50), 1),
         ("best", (60, 50, 62), 2),
-        ("last", (60, 59, 30), 0),  # with the weights of the network as it was, though the first epoch had been kept
-        ("last", (60, 30, 55), 2),
+        ("last", (60, 59, 10), 2),
+        ("last", (60, 30, 62), 2),
     ],
 )
-def test_tuning_that_does_harm_leaves_the_network_as_it_was(tmp_path, compressed, monkeypatch, keep, robust, epoch):
+def test_the_epoch_that_a_tuning_keeps(tmp_path, compressed, monkeypatch, keep, robust, epoch):
     """Validation is told what to find, of the network as it was first; a tuning that is done says the same again."""
     small, x = compressed[1], next(iter(images(8)))[0]
     found = iter(robust)
@@ -599,6 +600,7 @@ def test_tuning_that_does_harm_leaves_the_network_as_it_was(tmp_path, compressed
     tuned = tune(small, images(80), recipe(epochs=2, keep=keep), tmp_path)
     assert [line["epoch"] for line in tuned.history] == [0, 1, 2]
     assert tuned.kept["epoch"] == epoch
+    assert tuned.harmed == (robust[-1] == 10)
     assert torch.allclose(tuned.model(x), small(x), atol=1e-5) == (epoch == 0)
     again = tune(small, images(80), recipe(epochs=2, keep=keep), tmp_path, resume=True)
     assert again.history == tuned.history

@@ -69,7 +69,7 @@ def train_command(
     seed: Seed = 0,
     json_file: Json = None,
 ) -> None:
-    """Train a network adversarially; several processes by torchrun. The weights of the best epoch are OUT/model.safetensors."""
+    """Train a network adversarially; several processes by torchrun. The weights that are kept are OUT/model.safetensors."""
     check_json(json_file)
     if (Path(model) / "gdws.json").is_file():
         raise GdwsError(f"{model} is a compressed network: expected gdws tune, which keeps it so")
@@ -108,7 +108,7 @@ def tune_command(
     seed: Seed = 0,
     json_file: Json = None,
 ) -> None:
-    """Tune a compressed network adversarially, in its factored form. The last epoch is the folder OUT/model."""
+    """Tune a compressed network adversarially, in its factored form. The network is the folder OUT/model."""
     check_json(json_file)
     if teacher is None and teacher_weights is not None:
         raise GdwsError(f"--teacher-weights {teacher_weights} without --teacher: expected the network that they belong to")
@@ -161,21 +161,28 @@ def _changed(plan: Recipe, data_name: str, place: torch.device, given: dict[str,
 
 
 def _report(trained: Trained, plan: Recipe, where: Path, json_file: Path | None) -> None:
-    best = trained.kept
+    kept, before = trained.kept, trained.history[0]
     console.print(tables.epochs(trained.history))
-    accuracies = f"natural {best['natural']:.2f} %, robust {best['robust']:.2f} % of the images held back"
     which = "Best epoch" if plan.keep == "best" else "Last epoch"
-    which = f"{which} {best['epoch']}" if best["epoch"] else "Training did harm, and the network is kept as it was"
-    sentence = f"{which}: {accuracies}. Written to {where}"
-    console.print(sentence, markup=False, highlight=False, soft_wrap=True)
-    if best["classes"] == 1 and best["natural"] < 100:
+    which = (
+        f"{which} {kept['epoch']}" if kept["epoch"] else "Every epoch was worse than the network had been before, which is kept"
+    )
+    accuracies = f"natural {kept['natural']:.2f} %, robust {kept['robust']:.2f} % of the images held back"
+    console.print(f"{which}: {accuracies}. Written to {where}", markup=False, highlight=False, soft_wrap=True)
+    if trained.harmed and kept["epoch"]:
+        earlier = f"{before['natural']:.2f} % and {before['robust']:.2f} %"
+        console.print(
+            f"Warning: before, it was {earlier}. Either this did harm, or the original was trained on the images held back and "
+            "remembers them: compare both networks on others (gdws evaluate)."
+        )
+    if kept["classes"] == 1 and kept["natural"] < 100:
         console.print(
             "Warning: the network decides all images alike: its training has collapsed. Take a lower --rate or, for a new "
             "network, a radius that grows (--recipe fast-svhn)."
         )
-    if best.get("rounding", 1.0) < 0.01 and best["robust_rounded"] > best["robust"]:
+    if kept.get("rounding", 1.0) < 0.01 and kept["robust_rounded"] > kept["robust"]:
         console.print(
-            f"Warning: attacks made with {plan.precision} passes leave {best['robust_rounded']:.2f} % right, float32's "
-            f"{best['robust']:.2f} %: the training may hide its gradients from itself. Train with --precision float32."
+            f"Warning: attacks made with {plan.precision} passes leave {kept['robust_rounded']:.2f} % right, float32's "
+            f"{kept['robust']:.2f} %: the training may hide its gradients from itself. Train with --precision float32."
         )
-    write_json(json_file, {"recipe": plan.record(), "kept": best, "epochs": trained.history, "out": str(where), **machine()})
+    write_json(json_file, {"recipe": plan.record(), "kept": kept, "epochs": trained.history, "out": str(where), **machine()})

@@ -35,11 +35,17 @@ NOISE = 0.5
 
 @dataclass(frozen=True)
 class Trained:
-    """The network of the epoch that is kept, in eval mode, a line for each epoch, and the line of that one."""
+    """The network of the epoch that is kept, in eval mode.
+
+    history  a line for each epoch
+    kept     the line of the one that is kept
+    harmed   whether the last epoch is worse than the network was before (see `harmed`)
+    """
 
     model: nn.Module
     history: list[dict[str, Any]]
     kept: dict[str, Any]
+    harmed: bool
 
 
 def train(
@@ -57,7 +63,7 @@ def train(
     """Train a copy of the model on its device: the parameters that require gradients, and running statistics.
 
     data is the training split, of which recipe.held images judge every epoch. objective stands in the place of
-    recipe.loss. before: judge the model as it was too, as epoch 0, which stays where training does harm. The folder (see
+    recipe.loss. before: judge the model as it was too, as epoch 0. The folder (see
     gdws.training.runs) gets a checkpoint after an epoch, but not more often than every checkpoint_seconds, and `resume`
     continues from it. ranks: of several processes that share each batch, with the same arguments.
     """
@@ -77,11 +83,12 @@ def train(
     learner = Learner(copy.deepcopy(model), rest, recipe, objective, ranks)
     history: list[dict[str, Any]] = []
     best: dict[str, Tensor] = {}
-    kept = run.continued() if resume else None
-    if kept is not None:
-        history = kept[0]["history"]
-        learner.restore(kept[1])
-        best = {name.removeprefix("best."): value for name, value in kept[1].items() if name.startswith("best.")}
+    continued = run.continued() if resume else None
+    if continued is not None:
+        record, tensors = continued
+        history = record["history"]
+        learner.restore(tensors)
+        best = {name.removeprefix("best."): value for name, value in tensors.items() if name.startswith("best.")}
         run.keep_best(best)
     saved = time.monotonic()
     done = history[-1]["epoch"] if history else 0
@@ -89,9 +96,8 @@ def train(
     for line in () if _impatient(history, recipe.patience) else lines:
         history.append(line)
         run.write(line)
-        kept_line = kept_epoch(history, recipe.keep, len(held.labels))
-        if kept_line is line or kept_line["epoch"] == 0:
-            best = plain((learner.averaged if kept_line is line else model).state_dict())
+        if kept_epoch(history, recipe.keep) is line:
+            best = plain(learner.averaged.state_dict())
             run.keep_best(best)
         impatient = _impatient(history, recipe.patience)
         due = line["epoch"] > 0 and time.monotonic() - saved > checkpoint_seconds
@@ -103,7 +109,7 @@ def train(
     ranks.wait()
     trained = copy.deepcopy(model).eval()
     load_weights(trained, best, str(run.best))
-    return Trained(trained, history, kept_epoch(history, recipe.keep, len(held.labels)))
+    return Trained(trained, history, kept_epoch(history, recipe.keep), harmed(history, len(held.labels)))
 
 
 def check_trainable(model: nn.Module, data: Dataset, recipe: Recipe) -> None:
@@ -196,21 +202,21 @@ def _epochs(learner: Learner, held: Dataset, first: int, before: bool) -> Iterat
         begun, totals = time.monotonic(), torch.zeros_like(totals)
 
 
-def kept_epoch(history: Sequence[dict[str, Any]], keep: str, held: int) -> dict[str, Any]:
-    """The line of the epoch that is kept. keep: as in Recipe; held: how many images judged.
+def kept_epoch(history: Sequence[dict[str, Any]], keep: str) -> dict[str, Any]:
+    """The line of the epoch that is kept, as Recipe.keep says."""
+    return history[-1] if keep == "last" else best_epoch(history)
 
-    The last one, where that is asked for, must not have done harm: less accurate than the network was before, as epoch 0,
-    by two standard errors. Smaller differences decide nothing, since a base that was trained on these images remembers them.
+
+def harmed(history: Sequence[dict[str, Any]], held: int) -> bool:
+    """Whether the last epoch does worse than the network did before, as epoch 0, on the `held` images held back: by more than
+    two standard errors of the difference between two such accuracies, natural or robust.
     """
-    if keep == "best":
-        return best_epoch(history)
-    first, last = history[0], history[-1]
 
     def lost(kind: str) -> bool:
-        share = first[kind] / 100
-        return bool(first[kind] - last[kind] > 200 * math.sqrt(share * (1 - share) / held))
+        before, after = (line[kind] / 100 for line in (history[0], history[-1]))
+        return bool(before - after > 2 * math.sqrt((before * (1 - before) + after * (1 - after)) / held))
 
-    return first if first["epoch"] == 0 and (lost("natural") or lost("robust")) else last
+    return history[0]["epoch"] == 0 and (lost("natural") or lost("robust"))
 
 
 def best_epoch(history: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -68,6 +68,8 @@ class Recipe:
             )
         if not 0 <= self.warmup < self.epochs:
             raise GdwsError(f"a recipe has warmup={self.warmup} of {self.epochs} epochs: expected fewer, and at least 0")
+        if self.keep == "last" and self.patience is not None:
+            raise GdwsError(f"a recipe has keep='last' and patience={self.patience}: expected patience with keep='best' only")
         if self.attack.early_exit:
             raise GdwsError(f"training attacks with {self.attack} and early exit: expected all its steps on all images")
 

@@ -22,7 +22,7 @@ from gdws.errors import GdwsError
 from gdws.files import ensure_folder, write_atomically
 from gdws.storage import plain, read_weights
 
-FORMAT = "gdws training 3"
+FORMAT = "gdws training 4"
 
 
 class Run:
@@ -82,7 +82,7 @@ class Run:
         write_atomically(self.checkpoint, save(plain(tensors), {"gdws": record}))
 
     def keep_best(self, tensors: Mapping[str, Tensor]) -> None:
-        """Write the weights of the best epoch so far."""
+        """Write the weights of the epoch that is kept so far."""
         if self.writes:
             write_atomically(self.best, save(plain(tensors)))
 

@@ -34,7 +34,7 @@ def tune(
 
     With a teacher, usually the original network, the tuned one learns to decide attacked images as the teacher does
     (gdws.training.objectives.Taught), and recipe.loss is not used. While it is trained each filter is as long as what is made
-    of it (`balance`). Where tuning does harm, by the images held back, the network is returned as it was.
+    of it (`balance`).
     """
     moving = movable(model)
     scales = balance(moving)
