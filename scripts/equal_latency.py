@@ -53,7 +53,7 @@ FAR = 0.03
 
 
 class Notes:
-    """Prints what each plan by time took."""
+    """Prints what each plan by time took, but for the last: nothing follows it."""
 
     def start(self, label: str, total: int | None) -> None: ...
 

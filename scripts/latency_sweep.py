@@ -127,11 +127,13 @@ def main() -> None:
                 "dense ms": 1e3 * last.dense_seconds,
                 "first": (first.predicted, first.latency),
                 "kept": last.latency,
+                "plans": len(found),
             }
             rows.append(row)
             print(
                 f"{name:20s} Latency({fraction:g}) {last.engine:12s} first {first.predicted:.3f} -> {first.latency:.3f} "
-                f"({first.latency / first.predicted - 1:+.1%})  kept {last.latency:.3f} of {1e3 * last.dense_seconds:.2f} ms",
+                f"({first.latency / first.predicted - 1:+.1%})  kept {last.latency:.3f} of {1e3 * last.dense_seconds:.2f} ms "
+                f"after {len(found)} plans",
                 flush=True,
             )
     if options.json:

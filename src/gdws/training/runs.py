@@ -1,8 +1,8 @@
-"""The folder of a training: what is needed to go on after it was cut, its log, and the best weights so far.
+"""The folder of a training: what is needed to go on after it was cut, its log, and the weights that are kept so far.
 
 checkpoint.safetensors   everything that the next epoch starts from, written whole or not at all
 log.jsonl                a line for each epoch
-model.safetensors        the weights of the best epoch so far (of a tuning, with balanced factors: gdws.training.tuning)
+model.safetensors        the weights of the epoch that is kept so far (of a tuning, with balanced factors: gdws.training.tuning)
 tensorboard/             the log once more, where tensorboard is installed
 """
 
