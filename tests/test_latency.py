@@ -206,15 +206,12 @@ def test_the_allocation_by_time_is_the_best_there_is(residual, table):
 
 @pytest.mark.parametrize("share", [0.8, 1.0])
 def test_plans_are_within_their_time_as_predicted_and_say_what_was_measured(residual, table, share, monkeypatch):
-    monkeypatch.setattr(timed, "ROUNDS", 2 if share < 1 else 1)
-    tried = list(rounds(*residual, gdws.Latency(share), table))
-    assert 1 <= len(tried) <= timed.ROUNDS
-    for choices, measured in tried:
-        assert choices or share == 1
-        assert measured.engine in table.engines
-        assert measured.predicted <= share * (1 + 1e-9)
-        assert 0 < measured.latency < 1.5
-    assert nearest(tried, gdws.Latency(share)) in tried
+    monkeypatch.setattr(timed, "ROUNDS", 1)
+    ((choices, measured),) = rounds(*residual, gdws.Latency(share), table)
+    assert choices or share == 1
+    assert measured.engine in table.engines
+    assert measured.predicted <= share * (1 + 1e-9)
+    assert 0 < measured.latency < 1.5
 
 
 def clocked(monkeypatch, seconds):
