@@ -1,5 +1,7 @@
 """Times by layer, from real engines; and plans made with them, run."""
 
+import contextlib
+import copy
 import dataclasses
 import itertools
 import math
@@ -257,6 +259,32 @@ def test_plans_close_in_where_the_truth_is_another_than_the_timetable(residual, 
     assert all(one != other for one, other in itertools.combinations(plans, 2))
     assert all(measured.predicted > 0 for _, measured in tried)
     assert 0.9 * share <= nearest(tried, gdws.Latency(share))[1].latency <= share
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_planning_ends_whatever_is_measured(residual, monkeypatch, seed):
+    """Times at random: corrections of all kinds, also such that lead below zero, and plans that repeat."""
+    random = np.random.default_rng(seed)
+    seen = clocked(monkeypatch, lambda network: random.choice([0.5, 0.7, 0.75, 0.8, 1.3]))
+    share = random.choice([0.4, 0.6, 0.9])
+    tried = []
+    with contextlib.suppress(GdwsError):  # out of reach
+        tried.extend(rounds(*residual, gdws.Latency(share), made_up(residual)))
+    assert all(measured.predicted > 0 for _, measured in tried)
+    assert 1 <= len(seen) <= timed.ROUNDS + 1
+
+
+def test_a_network_that_is_fast_without_any_loss_is_the_answer(residual, monkeypatch):
+    """Bug: convolutions that are exactly what they may become, of which no larger plan is another one."""
+    model, sites, structures, statistics = copy.deepcopy(residual)
+    for curves in statistics.curves.values():
+        for own in curves.values():
+            for curve in own:
+                curve.losses.zero_()
+    clocked(monkeypatch, lambda network: 1.0 if weights(network) == weights(model) else 0.3)
+    (*_, (choices, measured)) = rounds(model, sites, structures, statistics, gdws.Latency(0.9), made_up(residual))
+    assert choices
+    assert measured.latency == 0.3
 
 
 def test_a_budget_that_only_the_timetable_holds_for_out_of_reach_is_met(residual, monkeypatch):

@@ -31,6 +31,9 @@ ROUNDS, CLOSE = 6, 0.02
 FAR = 20.0
 """How many times off a timetable may be; what would correct it by more is noise."""
 
+_TIE = 1e-9
+"""Relative: sums of the same times in another order."""
+
 Tried = tuple[dict[str, Choice], Measured]
 """A plan, and what it took."""
 
@@ -123,9 +126,6 @@ def rounds(
             return
 
 
-_TIE = 1e-9
-
-
 class _Search:
     """What ran so far, and what to run next.
 
@@ -162,31 +162,39 @@ class _Search:
         """The engine, the plan and its expected share of the best that has not run yet: planned for a little less, or more,
         until it is another one than those that were too slow, or too fast. None if there is nothing between them.
         """
-        aim, leads = self.share * (1 - CLOSE / 2), set[bool]()
+        stretch, leads = 1.0, set[bool]()
         while len(leads) < 2:
-            engine, choices, expected = made = self._planned(aim)
+            engine, choices, expected = made = self._planned(stretch)
             taken = [taken for name, plan, _, taken in self.ran if (name, plan) == (engine, choices)]
             if not taken:
                 return made
             slow = taken[0] > self.share
             leads.add(slow)
-            if (slow and expected <= self.least[engine] * (1 + _TIE)) or (not slow and not choices):
-                break  # nothing is smaller, or larger
-            aim *= 1 - CLOSE if slow else 1 + CLOSE
+            if expected <= self.least[engine] * (1 + _TIE) if slow else not _loss(choices) > 0:
+                break  # nothing is smaller, or loses less
+            stretch *= 1 - CLOSE if slow else 1 + CLOSE
         return None
 
-    def _planned(self, aim: float) -> tuple[str, dict[str, Choice], float]:
-        """The plan of least loss that should take `aim`, or the fastest where that is out of reach."""
-        corrections = self.corrections
+    def _planned(self, stretch: float) -> tuple[str, dict[str, Choice], float]:
+        """The plan of least loss that should take a little less than the budget, or the fastest where that is out of reach.
+
+        stretch: of the time that it may take by the timetable.
+        """
+        corrections, aim = self.corrections, self.share * (1 - CLOSE / 2)
         fastest = {name: corrections[name](least) for name, least in self.least.items()}
         within = [name for name in fastest if fastest[name] <= self.share]
         found = {}
         for name in within or [min(fastest, key=lambda name: fastest[name])]:
-            wanted = max(corrections[name].inverse(aim), self.least[name] * (1 + _TIE / 2))
+            least = self.least[name]
+            wanted = max(stretch * max(corrections[name].inverse(aim), least), least)
             limit = wanted * self.dense_seconds - self.engines[name].rest
             found[name] = least_loss(self.sites, self.structures, self.statistics, self.engines[name], limit)
-        engine = min(found, key=lambda name: sum(choice.weight for choice in found[name].values()))
+        engine = min(found, key=lambda name: _loss(found[name]))
         return engine, found[engine], _time_of(found[engine], self.sites, self.engines[engine]) / self.dense_seconds
+
+
+def _loss(choices: dict[str, Choice]) -> float:
+    return sum(choice.weight for choice in choices.values())
 
 
 def ready(network: nn.Module, engine: str, target: Target, example: Tensor, calibration: Tensor) -> Compiled | Recorded:
