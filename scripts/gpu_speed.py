@@ -6,13 +6,15 @@
 Each network runs as a CUDA graph, in its best of three ways: NCHW, channels-last, and channels-last through torch.compile with
 frozen weights, which fuses what stands between convolutions; with --autotune also as torch.compile has it after trying its own
 kernels beside the libraries' (minutes for each network). cuDNN is free to choose its kernels. float16 at batch 256, and
-float32 (TF32 off) at batch 1. The networks take turns; the median of their times is reported. --layers times single 3x3 layers
-of ResNet-18's shapes in float16 at batch 256 instead, dense and in the structures that are two plain convolutions.
+float32 (TF32 off) at batch 1. What each gives is checked against float32 in eager PyTorch. The networks take turns; the median
+of their times is reported. --layers times single 3x3 layers of ResNet-18's shapes in float16 at batch 256 instead, dense and in
+the structures that are two plain convolutions.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 from pathlib import Path
 from statistics import median
@@ -21,16 +23,19 @@ import torch
 from torch import Tensor, nn
 
 from gdws import models
+from gdws.errors import GdwsError
 from gdws.structures import STRUCTURES
 
 SETTINGS = {"float16, batch 256": (torch.float16, 256), "float32, batch 1": (torch.float32, 1)}
 WAYS: dict[str, tuple[torch.memory_format, dict[str, bool] | None]] = {
     "NCHW": (torch.contiguous_format, None),
     "channels-last": (torch.channels_last, None),
-    "compiled": (torch.channels_last, {"freezing": True}),
-    "autotuned": (torch.channels_last, {"freezing": True, "max_autotune": True}),
+    "compiled": (torch.channels_last, {"freezing": True, "coordinate_descent_tuning": True}),
+    "autotuned": (torch.channels_last, {"freezing": True, "coordinate_descent_tuning": True, "max_autotune": True}),
 }
 """Layouts, and the options of torch.compile."""
+FAR = 0.01
+"""How far logits in half precision may lie from float32's, as a part of their norm; a wrong kernel is much further off."""
 ROUNDS, REPLAYS = 30, 10
 
 
@@ -45,6 +50,13 @@ def captured(model: nn.Module, x: Tensor) -> torch.cuda.CUDAGraph:
     with torch.cuda.graph(graph):
         model(x)
     return graph
+
+
+def check_logits(found: Tensor, wanted: Tensor, what: str) -> None:
+    """Refuse a network whose kernels compute something else."""
+    error = float((found.float() - wanted).norm() / wanted.norm())
+    if not error <= FAR:
+        raise GdwsError(f"{what} is {error:.1e} of the logits off: expected at most {FAR:g} beside eager float32")
 
 
 def seconds(graph: torch.cuda.CUDAGraph) -> float:
@@ -106,10 +118,13 @@ def main() -> None:
                     model = models.resolve(name).to("cuda", dtype).eval()
                     model.to(memory_format=layout)  # type: ignore[call-overload]
                     x = torch.rand(batch, 3, 32, 32, device="cuda", dtype=dtype).to(memory_format=layout)
+                    wanted = copy.deepcopy(model).float()(x.float())
                     if compiling is not None:
                         torch._dynamo.reset()
                         model.compile(options=compiling)
+                    check_logits(model(x), wanted, f"{name}, {way}, {setting}")
                     graphs[name, way] = captured(model, x)
+                    print(f"{name}, {way}, {setting}: {1e3 * seconds(graphs[name, way]):.3f} ms", flush=True)
                     alive += [model, x]  # a graph reads their memory and does not own it
             taken: dict[tuple[str, str], list[float]] = {key: [] for key in graphs}
             for _ in range(ROUNDS):

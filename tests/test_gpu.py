@@ -1,6 +1,7 @@
 """The same numbers on a CUDA device as on the CPU: `make test-gpu`."""
 
 import copy
+import warnings
 
 import pytest
 import torch
@@ -55,8 +56,10 @@ def test_attacks(norm, eps, step):
         verdicts = [model(x).argmax(1) == labels for x in (found, expected)]
     assert int((verdicts[0] != verdicts[1]).sum()) <= 2
     images, labels, generator = images.cuda(), labels.cuda(), torch.Generator("cuda")
-    torch.cuda.set_sync_debug_mode("error")
     try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it says once that it is a prototype
+            torch.cuda.set_sync_debug_mode("error")
         attack(there, images, labels, generator)
     finally:
         torch.cuda.set_sync_debug_mode("default")

@@ -408,10 +408,42 @@ def test_plan_takes_a_target_for_budgets_of_time_only(residual, table, monkeypat
     assert made.measured is not None
     assert all((layer.seconds is None) == (not layer.replaceable) for layer in made.layers)
     assert gdws.Plan.from_json(made.to_json()) == made
-    with pytest.raises(GdwsError, match="got a target"):
+    with pytest.raises(GdwsError, match="got the target auto in float32: expected Latency or Speedup"):
         gdws.plan(model, statistics, gdws.Macs(0.5), structures="gdws", target=Target())
+    with pytest.raises(GdwsError, match="'paper' got a target: expected"):
+        gdws.plan(model, statistics, gdws.Macs(0.5), "paper", target=Target())
     with pytest.raises(GdwsError, match="expected the method 'calibrated'"):
         gdws.plan(model, [statistics.images], gdws.Latency(0.5), "paper")
+
+
+def test_counted_budgets_for_tensor_cores_take_plain_convolutions_in_their_sizes(residual):
+    """Against all combinations of ranks of 16, 32, ...; no GPU is needed to plan for one."""
+    model, sites, _, statistics = residual
+    vertical, target = STRUCTURES["vertical"], Target("cuda", "float16", batch=256)
+    limit = 0.5 * sum(map(cost.dense_macs, sites))
+    options = []
+    for site in sites:
+        losses = statistics.curves[site.name]["vertical"][0].losses.tolist()
+        ranks = range(16, len(losses), 16)
+        assert len(ranks) > 1
+        options.append([(cost.dense_macs(site), 0.0, ()), *((vertical.macs(site, r), losses[r], (r,)) for r in ranks)])
+    combinations = [pick for pick in itertools.product(*options) if sum(macs for macs, _, _ in pick) <= limit]
+    best = min(sum(loss for _, loss, _ in pick) for pick in combinations)
+
+    made = gdws.plan(model, statistics, gdws.Macs(0.5), structures=["gdws", "vertical"], target=target)
+    layers = [layer for layer in made.layers if layer.replaceable]
+    assert sum(layer.macs for layer in layers) <= limit
+    assert sum(layer.loss for layer in layers) == pytest.approx(best)
+    assert {layer.structure for layer in layers} <= {"dense", "vertical"}
+    assert all(layer.kept[0] % 16 == 0 for layer in layers if layer.kept)
+    assert any(
+        layer.kept and layer.kept[0] % 16
+        for layer in gdws.plan(model, statistics, gdws.Macs(0.5), structures="vertical").layers
+    )
+    with pytest.raises(GdwsError, match="structures are gdws: expected plain convolutions"):
+        gdws.plan(model, statistics, gdws.Macs(0.5), structures="gdws", target=target)
+    with pytest.raises(GdwsError, match=r"target cuda in float32: expected .* cuda in float16"):
+        gdws.plan(model, statistics, gdws.Macs(0.5), target=Target("cuda"))
 
 
 @pytest.mark.parametrize(

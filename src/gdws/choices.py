@@ -76,18 +76,26 @@ class _Counted:
         return structure.macs(site, size) if self.macs else structure.parameters(site.conv, size)
 
 
-def calibrated(sites: list[Site], structures: Sequence[Structure], statistics: Statistics, budget: Budget) -> dict[str, Choice]:
-    """The least predicted loss within a Macs or Params budget."""
+def calibrated(
+    sites: list[Site], structures: Sequence[Structure], statistics: Statistics, budget: Budget, tile: int = 1
+) -> dict[str, Choice]:
+    """The least predicted loss within a Macs or Params budget. `tile` as in least_loss."""
     prices = _Counted(budget, "calibrated")
-    return least_loss(sites, structures, statistics, prices, budget.value * sum(map(prices.dense, sites)))
+    return least_loss(sites, structures, statistics, prices, budget.value * sum(map(prices.dense, sites)), tile)
 
 
 def least_loss(
-    sites: list[Site], structures: Sequence[Structure], statistics: Statistics, prices: Prices, limit: float
+    sites: list[Site],
+    structures: Sequence[Structure],
+    statistics: Statistics,
+    prices: Prices,
+    limit: float,
+    tile: int = 1,
 ) -> dict[str, Choice]:
     """One exact allocation over all layers: each takes a structure and a size from its curve, or stays dense.
 
     limit: on the sum of all layers' prices.
+    tile:  sizes are multiples of it.
     """
     layers = []
     for site in sites:
@@ -100,7 +108,8 @@ def least_loss(
             if structure.name not in curves:
                 raise GdwsError(f"these statistics have no curves for {structure.name}: expected {', '.join(curves)} only")
             losses = torch.stack([curve.losses for curve in curves[structure.name]]).sum(0).tolist()
-            priced = [(size, prices.of(structure, site, size)) for size in structure.sizes(curves[structure.name][0])]
+            sizes = [size for size in structure.sizes(curves[structure.name][0]) if size % tile == 0]
+            priced = [(size, prices.of(structure, site, size)) for size in sizes]
             options += [Option(structure, size, price, losses[size]) for size, price in priced if price < dense]
         layers.append(options)
     arrays = [(np.array([o.cost for o in options]), np.array([o.weight for o in options])) for options in layers]

@@ -18,7 +18,7 @@ from gdws.budgets import Beta, Budget, Drop, Latency, Macs, Params, Speedup
 from gdws.choices import Choice, calibrated, lego_with_one_beta, uniform
 from gdws.contract import Batches, check_weights, checked_logits, evaluating, full_precision, placement
 from gdws.errors import GdwsError
-from gdws.latency import Latencies, Target, Timetable, check_device, timetable
+from gdws.latency import TILE, Latencies, Target, Timetable, check_device, suited, timetable
 from gdws.nn import FactoredConv2d, GDWSConv2d
 from gdws.plans import NO_GAIN, LayerPlan, Plan
 from gdws.progress import note, track
@@ -64,7 +64,8 @@ def plan(
     attack      made on the calibration images first; None for a network that is not meant to be robust.
     exclude     shell patterns of convolutions to leave alone. The first and 1x1 convolutions are, unless told otherwise.
     cache       a folder for the statistics of the calibrated method and for measured times: the next budget then takes seconds.
-    target      for Latency and Speedup: where it will run (gdws.Target; default: the CPU's best engine, float32, batch 1).
+    target      where it will run (gdws.Target). For Latency and Speedup, by default the CPU's best engine, float32, batch 1.
+                For others cuda in float16, if any: structures and sizes that tensor cores run well.
     """
     if method not in METHODS:
         raise GdwsError(f"method is {method!r}: expected one of {', '.join(METHODS)}")
@@ -87,15 +88,19 @@ def plan(
                 keep_1x1=keep_1x1,
                 seed=seed,
                 cache=cache,
+                target=target,
             ),
         )
     timed = isinstance(budget, Latency | Speedup)
     if timed and method != "calibrated":
         raise GdwsError(f"method {method!r} got the budget {budget}: expected the method 'calibrated' for a budget of time")
-    if target is not None and not timed:
-        raise GdwsError(f"the budget {budget} got a target: expected Latency or Speedup with it")
-    if target is not None:
-        check_device(model, target.target if isinstance(target, Timetable) else target)
+    place, kinds, tile = target.target if isinstance(target, Timetable) else target, named(structures), 1
+    if place is not None and method != "calibrated":
+        raise GdwsError(f"method {method!r} got a target: expected the method 'calibrated' with it")
+    if place is not None and timed:
+        check_device(model, place)
+    elif place is not None:
+        kinds, tile = suited(kinds, place), TILE
     images, labels = (calibration.images, None) if isinstance(calibration, Statistics) else gather(calibration)
     device, dtype = placement(model)
     example = images[:1].to(device, dtype)
@@ -111,7 +116,6 @@ def plan(
         _check_dense_is_enough(budget, method, sites)
         choices: dict[str, Choice] = {}
     elif method == "calibrated":
-        kinds = named(structures)
         if statistics is None:
             statistics = calibrate(model, batches, candidates, kinds, attack=attack, seed=seed, cache=cache)
         if isinstance(budget, Latency | Speedup):
@@ -122,7 +126,7 @@ def plan(
             )
             choices, measured = nearest(rounds(model, candidates, kinds, statistics, budget, table), budget)
         else:
-            choices = calibrated(candidates, kinds, statistics, budget)
+            choices = calibrated(candidates, kinds, statistics, budget, tile)
     elif method == "paper":
         alphas = (
             {name: layer.alpha for name, layer in statistics.layers.items()}

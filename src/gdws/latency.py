@@ -52,6 +52,8 @@ LARGE = 0.9
 """A GPU works by whole tiles, and beyond the largest size that was timed a straight line is no guess: this one is timed too."""
 SLOWER = 2.0
 """How many times as long a layer may take in a network as alone, or the reverse."""
+TILE = 16
+"""Channels that tensor cores take at a time. In the kernels that torch.compile makes, 20 and 28 are slower than 32."""
 WARMUP, TURNS = 5, 40
 FORMAT = "gdws latency 2"
 """Changes with how times are taken, so that what is cached is measured again."""
@@ -182,6 +184,20 @@ def check_device(model: nn.Module, target: Target) -> None:
     device, _ = placement(model)
     if target.engine == "cuda" and device.type != "cuda":
         raise GdwsError(f"the target is cuda and the model on {device}: expected it on the GPU in question (--device cuda)")
+
+
+def suited(structures: Sequence[Structure], target: Target) -> tuple[Structure, ...]:
+    """Those that a network in float16 on a GPU is made of: tensor cores take plain convolutions, in sizes of TILE."""
+    if (target.engine, target.precision) != ("cuda", "float16"):
+        raise GdwsError(
+            f"a budget other than of time got the target {target.engine} in {target.precision}: expected Latency or Speedup "
+            "with it, or cuda in float16"
+        )
+    kinds = tuple(structure for structure in structures if structure.plain)
+    if not kinds:
+        given = ", ".join(structure.name for structure in structures)
+        raise GdwsError(f"structures are {given}: expected plain convolutions for float16 on a GPU, such as separable or auto")
+    return kinds
 
 
 def mock(model: nn.Module, choices: Mapping[str, Choice]) -> nn.Module:

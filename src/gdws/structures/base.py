@@ -34,6 +34,8 @@ class Structure(ABC):
     brittleness: float = 1.0
     """How much more a predicted loss counts against another structure's: an attack on the compressed network finds more in the
     errors of some than their divergence on given images tells."""
+    plain: bool = True
+    """Whether all its stages are plain convolutions: tensor cores run no others well."""
 
     @abstractmethod
     def fits(self, conv: nn.Conv2d) -> bool:
