@@ -30,7 +30,7 @@ from gdws.bench import bench
 from gdws.choices import Choice
 from gdws.comparison import NATURAL, percent
 from gdws.contract import placement
-from gdws.errors import GdwsError
+from gdws.errors import OutOfReach
 from gdws.export import to_onnx
 from gdws.files import write_atomically
 from gdws.latency import Target, Timetable, mock, timetable
@@ -129,9 +129,7 @@ def make_plans(options: argparse.Namespace, model: nn.Module, statistics: Statis
             continue
         try:
             made, (taken, where) = planned(way, options.speedup, model, statistics, table)
-        except GdwsError as error:
-            if "out of reach" not in str(error):
-                raise
+        except OutOfReach as error:
             print(f"{prefix}, {way}: {error}", flush=True)
             continue
         missed = f" (not the {options.speedup:g}x asked for)" if abs(taken * options.speedup - 1) > FAR else ""

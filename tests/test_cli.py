@@ -134,6 +134,18 @@ def test_compress_to_a_speed(run, tmp_path, monkeypatch):
     assert not (tmp_path / "more").exists()
 
 
+def test_compress_for_tensor_cores(run, tmp_path):
+    (tmp_path / "wide.py").write_text(WIDE)
+    target = ["--macs", 0.5, "--engine", "cuda", "--precision", "float16"]
+    options = ["--images", 24, "--eps", 0, "--structures", "vertical", "--structures", "gdws", "--json", "c.json"]
+    status, text = run("compress", "wide.py:make", "--out", "out", *target, *options)
+    assert status == 0, text
+    assert "for tensor cores: sizes of 16" in text
+    layers = json.loads((tmp_path / "c.json").read_text())["plan"]["layers"][1:]
+    assert {layer["structure"] for layer in layers} == {"vertical"}
+    assert all(layer["kept"][0] % 16 == 0 for layer in layers)
+
+
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on a CPU")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own modules, when its compiler is imported
 def test_layouts_and_compilers_of_pytorch_take_part_in_a_benchmark(run, tmp_path):
@@ -314,6 +326,8 @@ def write_state(path, change):
         (["bench", "demo", "--engine", "cuda"], "expected --device cuda"),
         (["compress", "demo", "--out", "x", "--speedup", "2", "--engine", "cuda"], "the target is cuda and the model on cpu"),
         (["compress", "demo", "--out", "x", "--speedup", "2", "--precision", "float16"], "or cuda in float32 or float16"),
+        (["compress", "demo", "--out", "x", "--macs", "0.5", "--engine", "openvino"], "target openvino in float32: expected"),
+        (["compress", "demo", "--out", "x", "--macs", "0.5", "--engine", "cuda"], "with it, or cuda in float16"),
         (["bench", "demo", "--engine", "warp"], "engine is 'warp'"),
         (["bench", "demo", "--precision", "int8"], "expected float32, or another engine"),
         (["bench", "model.onnx"], "model.onnx is a file, --engine is eager"),

@@ -207,6 +207,17 @@ def test_drop_finds_a_smaller_network_that_agrees(network, images):
     assert torch.equal(replayed(images), compressed(images))
 
 
+def test_drop_stops_at_the_smallest_network_that_its_sizes_allow(images):
+    """Layers of 32 channels in ranks of 16 keep a third of their MACs: whatever may be lost, that is the answer."""
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(3, 32, 3), nn.Conv2d(32, 32, 3), nn.Conv2d(32, 32, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+    narrow = nn.Sequential(*layers, nn.Linear(32, 6)).eval()
+    target = gdws.Target("cuda", "float16")
+    made = gdws.plan(narrow, [images], gdws.Drop(99.0), structures="separable", attack=None, target=target)
+    assert [layer.kept for layer in made.layers[1:]] == [(16,), (16,)]
+    assert made.tile == 16
+
+
 def test_agreement_is_taken_on_images_clean_and_attacked(network, images):
     labels, attack = torch.arange(24) % 6, PGD(steps=2)
     other = gdws.apply(network, gdws.plan(network, [images], gdws.Macs(0.2), "uniform"))

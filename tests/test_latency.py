@@ -401,7 +401,7 @@ def test_a_target_without_its_gpu_is_refused_before_anything_is_done(residual, g
         timetable(*residual, Target("cuda"))
 
 
-def test_plan_takes_a_target_for_budgets_of_time_only(residual, table, monkeypatch):
+def test_plan_takes_other_targets_for_budgets_of_time_only(residual, table, monkeypatch):
     model, _, _, statistics = residual
     monkeypatch.setattr(timed, "ROUNDS", 1)
     made = gdws.plan(model, statistics, gdws.Speedup(1.1), structures=["gdws", "vertical"], target=table)
@@ -410,40 +410,51 @@ def test_plan_takes_a_target_for_budgets_of_time_only(residual, table, monkeypat
     assert gdws.Plan.from_json(made.to_json()) == made
     with pytest.raises(GdwsError, match="got the target auto in float32: expected Latency or Speedup"):
         gdws.plan(model, statistics, gdws.Macs(0.5), structures="gdws", target=Target())
+    with pytest.raises(GdwsError, match="got a timetable: expected Latency or Speedup"):
+        gdws.plan(model, statistics, gdws.Macs(0.5), structures="gdws", target=table)
     with pytest.raises(GdwsError, match="'paper' got a target: expected"):
         gdws.plan(model, statistics, gdws.Macs(0.5), "paper", target=Target())
     with pytest.raises(GdwsError, match="expected the method 'calibrated'"):
         gdws.plan(model, [statistics.images], gdws.Latency(0.5), "paper")
 
 
-def test_counted_budgets_for_tensor_cores_take_plain_convolutions_in_their_sizes(residual):
+@pytest.mark.parametrize("kind", [gdws.Macs, gdws.Params])
+def test_counted_budgets_for_tensor_cores_take_plain_convolutions_in_their_sizes(residual, kind):
     """Against all combinations of ranks of 16, 32, ...; no GPU is needed to plan for one."""
     model, sites, _, statistics = residual
     vertical, target = STRUCTURES["vertical"], Target("cuda", "float16", batch=256)
-    limit = 0.5 * sum(map(cost.dense_macs, sites))
     options = []
     for site in sites:
         losses = statistics.curves[site.name]["vertical"][0].losses.tolist()
         ranks = range(16, len(losses), 16)
         assert len(ranks) > 1
-        options.append([(cost.dense_macs(site), 0.0, ()), *((vertical.macs(site, r), losses[r], (r,)) for r in ranks)])
-    combinations = [pick for pick in itertools.product(*options) if sum(macs for macs, _, _ in pick) <= limit]
-    best = min(sum(loss for _, loss, _ in pick) for pick in combinations)
+        if kind is gdws.Macs:
+            costs = [cost.dense_macs(site), *(vertical.macs(site, rank) for rank in ranks)]
+        else:
+            costs = [cost.dense_parameters(site), *(vertical.parameters(site.conv, rank) for rank in ranks)]
+        options.append(list(zip(costs, [0.0, *(losses[rank] for rank in ranks)], strict=True)))
+    limit = 0.5 * sum(own[0][0] for own in options)
+    within = [pick for pick in itertools.product(*options) if sum(costs for costs, _ in pick) <= limit]
+    best = min(sum(loss for _, loss in pick) for pick in within)
 
-    made = gdws.plan(model, statistics, gdws.Macs(0.5), structures=["gdws", "vertical"], target=target)
+    made = gdws.plan(model, statistics, kind(0.5), structures=["gdws", "vertical"], target=target)
     layers = [layer for layer in made.layers if layer.replaceable]
-    assert sum(layer.macs for layer in layers) <= limit
+    assert (made.macs if kind is gdws.Macs else made.parameters) <= 0.5
     assert sum(layer.loss for layer in layers) == pytest.approx(best)
     assert {layer.structure for layer in layers} <= {"dense", "vertical"}
     assert all(layer.kept[0] % 16 == 0 for layer in layers if layer.kept)
-    assert any(
-        layer.kept and layer.kept[0] % 16
-        for layer in gdws.plan(model, statistics, gdws.Macs(0.5), structures="vertical").layers
-    )
+    assert made.tile == gdws.Plan.from_json(made.to_json()).tile == 16
+    free = gdws.plan(model, statistics, kind(0.5), structures="vertical")
+    assert free.tile == 1
+    assert any(layer.kept[0] % 16 for layer in free.layers if layer.kept)
     with pytest.raises(GdwsError, match="structures are gdws: expected plain convolutions"):
-        gdws.plan(model, statistics, gdws.Macs(0.5), structures="gdws", target=target)
+        gdws.plan(model, statistics, kind(0.5), structures="gdws", target=target)
     with pytest.raises(GdwsError, match=r"target cuda in float32: expected .* cuda in float16"):
-        gdws.plan(model, statistics, gdws.Macs(0.5), target=Target("cuda"))
+        gdws.plan(model, statistics, kind(0.5), target=Target("cuda"))
+    with pytest.raises(
+        GdwsError, match=r"\(0.01\) is out of reach in sizes of 16: expected at least 0\.\d+, all layers smallest"
+    ):
+        gdws.plan(model, statistics, kind(0.01), structures="vertical", target=target)
 
 
 @pytest.mark.parametrize(

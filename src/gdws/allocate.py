@@ -41,7 +41,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from gdws.errors import GdwsError
+from gdws.errors import GdwsError, OutOfReach
 
 Floats = NDArray[np.float64]
 Solution = tuple[float, float, list[int]]  # loss, cost, option of each layer
@@ -61,7 +61,7 @@ def allocate(options: Sequence[tuple[Floats, Floats]], budget: float) -> list[in
     layers = [_layer(number, *arrays) for number, arrays in enumerate(options)]
     limit, least = budget * (1 + _TIE), math.fsum(layer[0, 0] for layer in layers)
     if not least <= limit:
-        raise GdwsError(f"the budget is {budget}: expected at least {least}, the cost of the cheapest options")
+        raise OutOfReach(f"the budget is {budget}: expected at least {least}, the cost of the cheapest options", least)
     if not layers:
         return []
     ticks, node = itertools.count(), _Node(layers, limit)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from gdws import cost, decompose
 from gdws.allocate import allocate
 from gdws.budgets import Beta, Budget, Macs, Params
-from gdws.errors import GdwsError
+from gdws.errors import GdwsError, OutOfReach
 from gdws.statistics import Statistics
 from gdws.structures import STRUCTURES, Structure
 from gdws.surgery import Site
@@ -81,7 +81,14 @@ def calibrated(
 ) -> dict[str, Choice]:
     """The least predicted loss within a Macs or Params budget. `tile` as in least_loss."""
     prices = _Counted(budget, "calibrated")
-    return least_loss(sites, structures, statistics, prices, budget.value * sum(map(prices.dense, sites)), tile)
+    whole = sum(map(prices.dense, sites))
+    try:
+        return least_loss(sites, structures, statistics, prices, budget.value * whole, tile)
+    except OutOfReach as error:
+        least, steps = error.least / whole, f" in sizes of {tile}" if tile > 1 else ""
+        raise OutOfReach(
+            f"{budget} is out of reach{steps}: expected at least {least:.3f}, all layers smallest", least
+        ) from None
 
 
 def least_loss(

@@ -17,7 +17,7 @@ from gdws.attacks import PGD
 from gdws.budgets import Beta, Budget, Drop, Latency, Macs, Params, Speedup
 from gdws.choices import Choice, calibrated, lego_with_one_beta, uniform
 from gdws.contract import Batches, check_weights, checked_logits, evaluating, full_precision, placement
-from gdws.errors import GdwsError
+from gdws.errors import GdwsError, OutOfReach
 from gdws.latency import TILE, Latencies, Target, Timetable, check_device, suited, timetable
 from gdws.nn import FactoredConv2d, GDWSConv2d
 from gdws.plans import NO_GAIN, LayerPlan, Plan
@@ -65,7 +65,7 @@ def plan(
     exclude     shell patterns of convolutions to leave alone. The first and 1x1 convolutions are, unless told otherwise.
     cache       a folder for the statistics of the calibrated method and for measured times: the next budget then takes seconds.
     target      where it will run (gdws.Target). For Latency and Speedup, by default the CPU's best engine, float32, batch 1.
-                For others cuda in float16, if any: structures and sizes that tensor cores run well.
+                For Macs, Params and Drop only Target("cuda", "float16"): plain convolutions in ranks of 16, for tensor cores.
     """
     if method not in METHODS:
         raise GdwsError(f"method is {method!r}: expected one of {', '.join(METHODS)}")
@@ -94,13 +94,16 @@ def plan(
     timed = isinstance(budget, Latency | Speedup)
     if timed and method != "calibrated":
         raise GdwsError(f"method {method!r} got the budget {budget}: expected the method 'calibrated' for a budget of time")
-    place, kinds, tile = target.target if isinstance(target, Timetable) else target, named(structures), 1
-    if place is not None and method != "calibrated":
+    kinds = named(structures)
+    suitable, tile = kinds, 1
+    if target is not None and method != "calibrated":
         raise GdwsError(f"method {method!r} got a target: expected the method 'calibrated' with it")
-    if place is not None and timed:
-        check_device(model, place)
-    elif place is not None:
-        kinds, tile = suited(kinds, place), TILE
+    if target is not None and timed:
+        check_device(model, target.target if isinstance(target, Timetable) else target)
+    elif isinstance(target, Timetable):
+        raise GdwsError(f"the budget {budget} got a timetable: expected Latency or Speedup with it")
+    elif target is not None:
+        suitable, tile = suited(kinds, target), TILE
     images, labels = (calibration.images, None) if isinstance(calibration, Statistics) else gather(calibration)
     device, dtype = placement(model)
     example = images[:1].to(device, dtype)
@@ -126,7 +129,7 @@ def plan(
             )
             choices, measured = nearest(rounds(model, candidates, kinds, statistics, budget, table), budget)
         else:
-            choices = calibrated(candidates, kinds, statistics, budget, tile)
+            choices = calibrated(candidates, suitable, statistics, budget, tile)
     elif method == "paper":
         alphas = (
             {name: layer.alpha for name, layer in statistics.layers.items()}
@@ -148,6 +151,7 @@ def plan(
         {"gdws": gdws.__version__, "torch": str(torch.__version__)},
         () if method == "uniform" else image_hashes(images),
         measured,
+        tile,
         statistics if method == "calibrated" else None,
     )
 
@@ -237,7 +241,11 @@ def _smallest_within(
         return replace(best, budget=budget, images=image_hashes(images))
     for _ in track(range(7), f"searching {budget}"):
         middle = (low + high) / 2
-        tried = plan_for(data, Macs(middle))
+        try:
+            tried = plan_for(data, Macs(middle))
+        except OutOfReach:
+            low = middle
+            continue
         kept = agreement(model, apply(model, tried), check)
         note(f"{middle:.2f} of the MACs: agreement {kept:.1f} %")
         if kept >= 100 - budget.value:

@@ -53,7 +53,7 @@ LARGE = 0.9
 SLOWER = 2.0
 """How many times as long a layer may take in a network as alone, or the reverse."""
 TILE = 16
-"""Channels that tensor cores take at a time. In the kernels that torch.compile makes, 20 and 28 are slower than 32."""
+"""Steps between ranks for tensor cores: in the kernels that torch.compile makes, 20 and 28 are slower than 16 and 32."""
 WARMUP, TURNS = 5, 40
 FORMAT = "gdws latency 2"
 """Changes with how times are taken, so that what is cached is measured again."""
@@ -64,7 +64,7 @@ class Target:
     """Where a network will run.
 
     engine   on the CPU, "auto" being whichever makes it fastest; or "cuda": PyTorch, as a CUDA graph (gdws.recorded), on the
-             GPU that the model is on.
+             GPU that the model is on. (For budgets that count instead of measuring, any GPU: `suited`.)
     threads  as many as PyTorch has, if None.
     """
 
@@ -217,7 +217,7 @@ def mock(model: nn.Module, choices: Mapping[str, Choice]) -> nn.Module:
 
 
 def lanes(target: Target) -> int:
-    """Channels that are worked on together: a vector of this CPU, or what tensor cores want a multiple of."""
+    """Channels that are worked on together: a vector of this CPU, or what cuDNN wants a multiple of."""
     if target.engine == "cuda":
         return 8
     return 16 if torch.cpu._is_avx512_supported() else 8

@@ -82,6 +82,7 @@ class Plan:
 
     images: short hashes of the calibration images, so that no accuracy is reported on them.
     measured: the time that it takes, where the budget is one of time.
+    tile: sizes are multiples of it: 16 where it was planned for tensor cores.
     calibration: the statistics behind a calibrated plan, for `apply`; not part of the JSON.
     """
 
@@ -93,6 +94,7 @@ class Plan:
     versions: dict[str, str]
     images: tuple[str, ...] = ()
     measured: Measured | None = None
+    tile: int = 1
     calibration: Statistics | None = field(default=None, compare=False, repr=False)
 
     @property
@@ -121,6 +123,7 @@ class Plan:
             "layers": [asdict(layer) for layer in self.layers],
             "images": self.images,
             "measured": None if self.measured is None else asdict(self.measured),
+            "tile": self.tile,
         }
         return json.dumps(record, indent=1)
 
@@ -141,6 +144,7 @@ class Plan:
                 record["versions"],
                 tuple(record["images"]),
                 None if record["measured"] is None else Measured(**record["measured"]),
+                record.get("tile", 1),  # plans of earlier versions have none
             )
         except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
             raise GdwsError(

@@ -17,7 +17,7 @@ from gdws.budgets import Latency, Speedup
 from gdws.choices import Choice, least_loss
 from gdws.contract import placement
 from gdws.engines import Compiled, compile
-from gdws.errors import GdwsError
+from gdws.errors import OutOfReach
 from gdws.latency import Latencies, Target, Timetable, mock
 from gdws.plans import Measured
 from gdws.progress import note, track
@@ -115,9 +115,10 @@ def rounds(
         search.ran.append((engine, choices, expected, latency))
         if smallest and not search.fast_enough():
             outside = table.engines[engine].rest / table.reference[1] / expected
-            raise GdwsError(
+            raise OutOfReach(
                 f"{budget} is out of reach: expected at most {1 / latency:.2f}x, as the network with all layers smallest "
-                f"ran in {engine} {precision} (by the timetable {outside:.0%} of its time is outside the layers)"
+                f"ran in {engine} {precision} (by the timetable {outside:.0%} of its time is outside the layers)",
+                latency,
             )
         note(f"{1 / latency:.2f}x in {engine}, planned for {1 / predicted:.2f}x")
         where = table.device, engine, precision, threads, table.target.batch

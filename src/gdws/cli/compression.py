@@ -108,7 +108,10 @@ def compress(
     exclude: Annotated[list[str] | None, typer.Option(help="pattern of layers to leave dense; repeatable")] = None,
     engine: Annotated[
         str,
-        typer.Option(help="for --speedup, --latency: onnxruntime, openvino, auto for the best, or cuda (float16: all budgets)"),
+        typer.Option(
+            help="for --speedup, --latency: onnxruntime, openvino, auto for the best, or cuda; "
+            "cuda in float16 also for --macs, --params, --drop: a plan for tensor cores"
+        ),
     ] = "auto",
     precision: Annotated[str, typer.Option(help="float32; int8, or float16 with cuda")] = "float32",
     threads: Annotated[int | None, typer.Option(help="CPU threads of the engine (default: PyTorch's own choice)")] = None,
@@ -141,7 +144,7 @@ def compress(
             exclude=exclude or (),
             seed=seed,
             cache=cache_folder() if cache else None,
-            target=target if engine == "cuda" or isinstance(budget, Speedup | Latency) else None,
+            target=target if isinstance(budget, Speedup | Latency) or target != Target() else None,
         )
         compressed = apply(network, made)
         held, agreed = max(0, min(HELD, len(train.labels) - images)), {}

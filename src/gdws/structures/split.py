@@ -15,7 +15,7 @@ from gdws.structures.base import Curve, Metric, Structure
 from gdws.surgery import Site
 
 GRAINS = {128: 8, 32: 4}
-"""Steps between ranks, for curves of at least so many: vector units and tensor cores take channels by eights or fours."""
+"""Steps between ranks, for curves of at least so many: vector units take channels by eights or fours."""
 
 
 class Split(Structure):
