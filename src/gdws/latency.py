@@ -189,10 +189,7 @@ def check_device(model: nn.Module, target: Target) -> None:
 def suited(structures: Sequence[Structure], target: Target) -> tuple[Structure, ...]:
     """Those that a network in float16 on a GPU is made of: tensor cores take plain convolutions, in sizes of TILE."""
     if (target.engine, target.precision) != ("cuda", "float16"):
-        raise GdwsError(
-            f"a budget other than of time got the target {target.engine} in {target.precision}: expected Latency or Speedup "
-            "with it, or cuda in float16"
-        )
+        raise GdwsError(f"a budget other than of time got {target}: expected Latency or Speedup with it, or cuda in float16")
     kinds = tuple(structure for structure in structures if structure.plain)
     if not kinds:
         given = ", ".join(structure.name for structure in structures)
