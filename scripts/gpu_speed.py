@@ -1,20 +1,21 @@
 """Frames per second of networks on a GPU, library kernels only: docs/speed.md's tables.
 
-    python scripts/gpu_speed.py zoo:preactresnet18 FOLDER ... [--precision float16] [--autotune] [--json OUT]
+    python scripts/gpu_speed.py zoo:preactresnet18 FOLDER ... [--precision float16] [--json OUT]
+    python scripts/gpu_speed.py zoo:preactresnet18@compiled,scaled,autotuned FOLDER@autotuned ...
     python scripts/gpu_speed.py --layers
 
-Each network runs as a CUDA graph, in its best of three ways: NCHW, channels-last, and channels-last through torch.compile with
-frozen weights, which fuses what stands between convolutions; with --autotune also as torch.compile has it after trying its own
-kernels beside the libraries' (minutes for each network). cuDNN is free to choose its kernels. float16 at batch 256, and
-float32 (TF32 off) at batch 1. What each gives is checked against float32 in eager PyTorch. The networks take turns; the median
-of their times is reported. --layers times single 3x3 layers of ResNet-18's shapes in float16 at batch 256 instead, dense and in
-the structures that are two plain convolutions.
+Each network runs as a CUDA graph, in its best of several ways, or of those that stand behind its name: NCHW; channels-last;
+*compiled*, channels-last through torch.compile with frozen weights, which fuses what stands between convolutions; *scaled*, the
+same with BatchNorm as a scale and a shift; and, only if it is named, *autotuned* (gdws.autotuned: that, with kernels tried
+out; minutes for each network). cuDNN is free to choose its kernels. float16 at batch 256, and float32 (TF32 off) at batch 1.
+What each gives is checked against float32 in eager PyTorch. The networks take turns; the median of their times is reported.
+--layers times single 3x3 layers of ResNet-18's shapes in float16 at batch 256 instead, dense and in the structures that are two
+plain convolutions.
 """
 
 from __future__ import annotations
 
 import argparse
-import copy
 import json
 from pathlib import Path
 from statistics import median
@@ -23,20 +24,30 @@ import torch
 from torch import Tensor, nn
 
 from gdws import models
+from gdws.autotuned import OPTIONS, TRIED, filled, scaled
 from gdws.errors import GdwsError
 from gdws.structures import STRUCTURES
 
 SETTINGS = {"float16, batch 256": (torch.float16, 256), "float32, batch 1": (torch.float32, 1)}
-WAYS: dict[str, tuple[torch.memory_format, dict[str, bool] | None]] = {
-    "NCHW": (torch.contiguous_format, None),
-    "channels-last": (torch.channels_last, None),
-    "compiled": (torch.channels_last, {"freezing": True, "coordinate_descent_tuning": True}),
-    "autotuned": (torch.channels_last, {"freezing": True, "coordinate_descent_tuning": True, "max_autotune": True}),
-}
-"""Layouts, and the options of torch.compile."""
+PLAIN, MINUTES = ("NCHW", "channels-last", "compiled", "scaled"), "autotuned"
 FAR = 0.01
 """How far logits in half precision may lie from float32's, as a part of their norm; a wrong kernel is much further off."""
 ROUNDS, REPLAYS = 30, 10
+
+
+def prepared(model: nn.Module, way: str) -> nn.Module:
+    """The model, taken over, as it runs in this way."""
+    if way == "NCHW":
+        return model
+    if way in ("scaled", "autotuned"):
+        model = scaled(model)
+    if way == "autotuned":
+        model = filled(model)
+    model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    if way != "channels-last":
+        torch._dynamo.reset()
+        model.compile(options=TRIED if way == "autotuned" else OPTIONS, dynamic=False)
+    return model
 
 
 def captured(model: nn.Module, x: Tensor) -> torch.cuda.CUDAGraph:
@@ -96,7 +107,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*")
     parser.add_argument("--layers", action="store_true")
-    parser.add_argument("--autotune", action="store_true")
     parser.add_argument("--precision", nargs="*", default=("float16", "float32"), choices=("float16", "float32"))
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
@@ -107,21 +117,23 @@ def main() -> None:
             layers()
         return
     rows = []
-    ways = {name: way for name, way in WAYS.items() if options.autotune or name != "autotuned"}
+    asked = [(name, ways.split(",") if ways else PLAIN) for name, _, ways in (model.partition("@") for model in options.models)]
+    for name, ways in asked:
+        if unknown := set(ways) - {*PLAIN, MINUTES}:
+            parser.error(f"{name} has the way {unknown.pop()!r}: expected among {', '.join(PLAIN)} and {MINUTES}")
     for setting, (dtype, batch) in SETTINGS.items():
         if setting.split(",")[0] not in options.precision:
             continue
         graphs, alive = {}, []
         with torch.inference_mode():
-            for name in options.models:
-                for way, (layout, compiling) in ways.items():
-                    model = models.resolve(name).to("cuda", dtype).eval()
-                    model.to(memory_format=layout)  # type: ignore[call-overload]
-                    x = torch.rand(batch, 3, 32, 32, device="cuda", dtype=dtype).to(memory_format=layout)
-                    wanted = copy.deepcopy(model).float()(x.float())
-                    if compiling is not None:
-                        torch._dynamo.reset()
-                        model.compile(options=compiling)
+            for name, ways in asked:
+                for way in ways:
+                    network = models.resolve(name).to("cuda").eval()
+                    x = torch.rand(batch, 3, 32, 32, device="cuda", dtype=dtype)
+                    wanted = network(x.float())
+                    model = prepared(network, way).to(dtype)
+                    if way != "NCHW":
+                        x = x.to(memory_format=torch.channels_last)
                     check_logits(model(x), wanted, f"{name}, {way}, {setting}")
                     graphs[name, way] = captured(model, x)
                     print(f"{name}, {way}, {setting}: {1e3 * seconds(graphs[name, way]):.3f} ms", flush=True)
@@ -131,8 +143,8 @@ def main() -> None:
                 for key, graph in graphs.items():
                     taken[key].append(seconds(graph))
         medians = {key: sorted(times)[len(times) // 2] for key, times in taken.items()}
-        first = min(time for (name, _), time in medians.items() if name == options.models[0])
-        for name in options.models:
+        first = min(time for (name, _), time in medians.items() if name == asked[0][0])
+        for name, ways in asked:
             way, time = min(((key[1], value) for key, value in medians.items() if key[0] == name), key=lambda item: item[1])
             row = {"setting": setting, "model": name, "way": way, "ms": 1e3 * time, "fps": batch / time}
             ways_ms = {other: 1e3 * medians[name, other] for other in ways}

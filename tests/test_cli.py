@@ -324,6 +324,7 @@ def write_state(path, change):
         (["bench", "demo", "--repeats", "0"], "at least 1 of each"),
         (["bench", "demo", "--engine", "onnxruntime", "--channels-last"], "which has layouts of its own"),
         (["bench", "demo", "--engine", "cuda"], "expected --device cuda"),
+        (["bench", "demo", "--engine", "autotuned", "--precision", "float16"], "autotuned with --device cpu: expected"),
         (["compress", "demo", "--out", "x", "--speedup", "2", "--engine", "cuda"], "the target is cuda and the model on cpu"),
         (["compress", "demo", "--out", "x", "--speedup", "2", "--precision", "float16"], "or cuda in float32 or float16"),
         (["compress", "demo", "--out", "x", "--macs", "0.5", "--threads", "1"], "threads=1, batch=1): expected Latency"),

@@ -179,6 +179,28 @@ def test_a_recorded_network_answers_as_the_network(precision):
             assert torch.allclose(answers.float(), expected.roll(shift, 0), atol=1e-3 if precision == "float32" else 0.1)
 
 
+@pytest.mark.filterwarnings("ignore")  # torch.compile imports what is deprecated
+def test_an_autotuned_network_answers_as_the_network():
+    """Few layers: each takes seconds. A network with a product before its taps, and a first layer of three channels."""
+    from torch import nn
+
+    from gdws.autotuned import autotuned
+
+    torch.manual_seed(0)
+    head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10)]
+    model = nn.Sequential(nn.Conv2d(3, 32, 3), nn.BatchNorm2d(32), nn.ReLU(), nn.Conv2d(32, 32, 3), *head).eval()
+    images = data.load("demo", "test").take(64).images.float() / 255
+    plan = gdws.plan(model, [images], gdws.Macs(0.6), structures="project", attack=None)
+    model = gdws.apply(model, plan).cuda()
+    run = autotuned(model, images)
+    assert len(run.replay.recordings) == 1
+    with full_precision(), torch.no_grad():
+        expected = model(images.cuda())
+        for shift in range(3):
+            answers = run(images.roll(shift, 0).cuda().half()).float()
+            assert (answers - expected.roll(shift, 0)).norm() < 0.01 * expected.norm()
+
+
 def test_a_plan_by_time_on_this_gpu():
     """Every layer has its time, and what was planned took about what was predicted."""
     from torch import nn

@@ -13,6 +13,7 @@ import typer
 from gdws import bench as benchmark
 from gdws import data, engines, models, tables
 from gdws.attacks import PGD
+from gdws.autotuned import autotuned
 from gdws.bar import Bar
 from gdws.cli.options import (
     Data,
@@ -36,6 +37,9 @@ from gdws.files import write_atomically
 from gdws.progress import shown, track
 from gdws.quantise import quantise
 from gdws.recorded import TYPES, recorded
+
+ON_GPU = {"cuda": recorded, "autotuned": autotuned}
+"""Engines that make a model ready for its GPU."""
 
 
 def export_command(
@@ -90,7 +94,8 @@ def bench_command(
     engine: Annotated[
         str,
         typer.Option(
-            help="eager, compile (torch.compile), cuda (CUDA graphs), torch, onnxruntime, openvino, or best: each one's fastest"
+            help="eager, compile (torch.compile), cuda (CUDA graphs), autotuned (both, minutes), torch, onnxruntime, openvino, "
+            "or best: each one's fastest"
         ),
     ] = "eager",
     channels_last: Annotated[bool, typer.Option("--channels-last", help="for eager and compile: NHWC in memory")] = False,
@@ -116,8 +121,8 @@ def bench_command(
     if channels_last:
         example = example.to(memory_format=torch.channels_last)
     runs: dict[str, torch.nn.Module | engines.Compiled] = {}
-    if engine == "cuda" and usable_device(device).type != "cuda":
-        raise GdwsError(f"--engine cuda with --device {device}: expected --device cuda")
+    if engine in ON_GPU and usable_device(device).type != "cuda":
+        raise GdwsError(f"--engine {engine} with --device {device}: expected --device cuda")
     for index, name in enumerate([model, *(others or [])]):
         file = name.endswith(".onnx")
         network = Path(name) if file else models.resolve(name, weights if index == 0 else None).to(usable_device(device))
@@ -148,12 +153,12 @@ def _in_engine(
         if engine == "compile":
             network.compile()
         return network
-    if engine == "cuda" and isinstance(network, torch.nn.Module):
+    if engine in ON_GPU and isinstance(network, torch.nn.Module):
         if precision not in TYPES or channels_last:
             raise GdwsError(
-                f"--engine cuda with --precision {precision}: expected {' or '.join(TYPES)}, in a layout of its own"
+                f"--engine {engine} with --precision {precision}: expected {' or '.join(TYPES)}, in a layout of its own"
             )
-        return recorded(network, example, precision)
+        return ON_GPU[engine](network, example, precision)
     if channels_last:
         raise GdwsError(f"--channels-last with --engine {engine}, which has layouts of its own: expected eager or compile")
     # The values that int8 is calibrated on do not change its time.

@@ -1,0 +1,99 @@
+"""A model through torch.compile with kernels that were tried out, as a CUDA graph: minutes to make, for large float16 batches.
+
+torch.compile joins what stands between convolutions, and with max_autotune it times kernels of its own beside the libraries'.
+Two things help it: BatchNorm as one product and one sum, and a first convolution whose channels fill a block.
+"""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from gdws.contract import placement, unpack
+from gdws.errors import GdwsError
+from gdws.progress import note
+from gdws.recorded import TYPES, Recorded, check_recorded
+from gdws.surgery import replace
+
+OPTIONS = {"freezing": True, "coordinate_descent_tuning": True}
+"""Of torch.compile: weights become constants, and the kernels between convolutions are tuned."""
+TRIED = {**OPTIONS, "max_autotune": True, "autotune_num_choices_displayed": 0}
+"""The same, with kernels for convolutions tried out."""
+BLOCK = 16
+"""Channels that the smallest kernels work on together."""
+
+
+def autotuned(model: nn.Module, example: Tensor, precision: str = "float16") -> Recorded:
+    """A copy of a model on a GPU, compiled for batches like `example` (B, C, H, W); another batch size is compiled anew."""
+    if precision not in TYPES:
+        raise GdwsError(f"precision is {precision!r}: expected {' or '.join(TYPES)}")
+    images, _ = unpack(example)
+    device, _ = placement(model)
+    if device.type != "cuda":
+        raise GdwsError(f"the model is on {device}: expected a CUDA device, whose kernels torch.compile tries out")
+    made = filled(scaled(model)).to(TYPES[precision])
+    run = Recorded(made, torch.channels_last)
+    note(f"torch.compile tries kernels for batches of {len(images)}: minutes")
+    try:
+        made.compile(options=TRIED, dynamic=False)
+        for _ in range(3):  # the third call is recorded
+            run(images.to(device, TYPES[precision]))
+    except Exception as error:
+        raise GdwsError(f"torch.compile cannot make the model: {str(error).strip().splitlines()[0]}") from error
+    check_recorded([run])
+    return run
+
+
+class Scaled(nn.Module):
+    """BatchNorm in eval mode: y = scale x + shift for each channel of x (B, C, H, W), in x's type and not in float32."""
+
+    def __init__(self, norm: nn.BatchNorm2d) -> None:
+        super().__init__()
+        assert norm.running_mean is not None
+        assert norm.running_var is not None
+        scale = (norm.running_var.double() + norm.eps).rsqrt()
+        if norm.weight is not None:
+            scale = scale * norm.weight.detach().double()
+        shift = -norm.running_mean.double() * scale
+        if norm.bias is not None:
+            shift = shift + norm.bias.detach().double()
+        dtype = norm.running_var.dtype
+        self.scale = nn.Buffer(scale.to(dtype)[:, None, None])
+        self.shift = nn.Buffer(shift.to(dtype)[:, None, None])
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.scale + self.shift
+
+
+class Filled(nn.Module):
+    """A convolution of few channels, with channels of zeros up to a block: three channels make unaligned reads."""
+
+    def __init__(self, conv: nn.Conv2d) -> None:
+        super().__init__()
+        self.missing = BLOCK - conv.in_channels
+        self.conv = copy.deepcopy(conv)
+        self.conv.in_channels = BLOCK
+        self.conv.weight = nn.Parameter(F.pad(conv.weight.detach(), (0, 0, 0, 0, 0, self.missing)), requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.conv(F.pad(x, (0, 0, 0, 0, 0, self.missing)))
+        return y
+
+
+def scaled(model: nn.Module) -> nn.Module:
+    """A copy in eval mode whose BatchNorms are a scale and a shift; those without statistics of their own stay."""
+    made = copy.deepcopy(model).eval()
+    norms = [module for module in made.modules() if type(module) is nn.BatchNorm2d and module.running_var is not None]
+    replace(made, {norm: Scaled(norm) for norm in norms})
+    return made
+
+
+def filled(model: nn.Module) -> nn.Module:
+    """A copy whose convolutions have at least as many channels as the smallest block; grouped ones stay."""
+    made = copy.deepcopy(model)
+    convs = [module for module in made.modules() if type(module) is nn.Conv2d]
+    replace(made, {conv: Filled(conv) for conv in convs if conv.groups == 1 and conv.in_channels < BLOCK})
+    return made
