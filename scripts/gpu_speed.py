@@ -6,11 +6,11 @@
 
 Each network runs as a CUDA graph, in its best of several ways, or of those that stand behind its name: NCHW; channels-last;
 *compiled*, channels-last through torch.compile with frozen weights, which fuses what stands between convolutions; *scaled*, the
-same with BatchNorm as a scale and a shift; and, only if it is named, *autotuned* (gdws.autotuned: that, with kernels tried
-out; minutes for each network). cuDNN is free to choose its kernels. float16 at batch 256, and float32 (TF32 off) at batch 1.
-What each gives is checked against float32 in eager PyTorch. The networks take turns; the median of their times is reported.
---layers times single 3x3 layers of ResNet-18's shapes in float16 at batch 256 instead, dense and in the structures that are two
-plain convolutions.
+same with BatchNorm as a scale and a shift; and, only if they are named, since they take minutes, *autotuned* (gdws.autotuned:
+that, with kernels tried out) and *rows* (that, with rows of pixels as images: gdws.rows). cuDNN is free to choose its kernels.
+float16 at batch 256, and float32 (TF32 off) at batch 1. What each gives is checked against float32 in eager PyTorch. The
+networks take turns; the median of their times is reported. --layers times single 3x3 layers of ResNet-18's shapes in float16
+at batch 256 instead, dense and in the structures that are two plain convolutions.
 """
 
 from __future__ import annotations
@@ -26,27 +26,30 @@ from torch import Tensor, nn
 from gdws import models
 from gdws.autotuned import OPTIONS, TRIED, filled, scaled
 from gdws.errors import GdwsError
+from gdws.rows import LOOPS, on_rows
 from gdws.structures import STRUCTURES
 
 SETTINGS = {"float16, batch 256": (torch.float16, 256), "float32, batch 1": (torch.float32, 1)}
-PLAIN, MINUTES = ("NCHW", "channels-last", "compiled", "scaled"), "autotuned"
+SECONDS, MINUTES = ("NCHW", "channels-last", "compiled", "scaled"), ("autotuned", "rows")
 FAR = 0.01
 """How far logits in half precision may lie from float32's, as a part of their norm; a wrong kernel is much further off."""
 ROUNDS, REPLAYS = 30, 10
 
 
-def prepared(model: nn.Module, way: str) -> nn.Module:
+def prepared(model: nn.Module, way: str, example: Tensor) -> nn.Module:
     """The model, taken over, as it runs in this way."""
     if way == "NCHW":
         return model
-    if way in ("scaled", "autotuned"):
+    if way not in ("channels-last", "compiled"):
         model = scaled(model)
-    if way == "autotuned":
+    if way in MINUTES:
         model = filled(model)
+    if way == "rows":
+        model = on_rows(model, example)
     model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     if way != "channels-last":
         torch._dynamo.reset()
-        model.compile(options=TRIED if way == "autotuned" else OPTIONS, dynamic=False)
+        model.compile(options={**(TRIED if way in MINUTES else OPTIONS), **(LOOPS if way == "rows" else {})}, dynamic=False)
     return model
 
 
@@ -117,10 +120,12 @@ def main() -> None:
             layers()
         return
     rows = []
-    asked = [(name, ways.split(",") if ways else PLAIN) for name, _, ways in (model.partition("@") for model in options.models)]
+    asked = [
+        (name, ways.split(",") if ways else SECONDS) for name, _, ways in (model.partition("@") for model in options.models)
+    ]
     for name, ways in asked:
-        if unknown := set(ways) - {*PLAIN, MINUTES}:
-            parser.error(f"{name} has the way {unknown.pop()!r}: expected among {', '.join(PLAIN)} and {MINUTES}")
+        if unknown := set(ways) - {*SECONDS, *MINUTES}:
+            parser.error(f"{name} has the way {unknown.pop()!r}: expected among {', '.join((*SECONDS, *MINUTES))}")
     for setting, (dtype, batch) in SETTINGS.items():
         if setting.split(",")[0] not in options.precision:
             continue
@@ -131,7 +136,7 @@ def main() -> None:
                     network = models.resolve(name).to("cuda").eval()
                     x = torch.rand(batch, 3, 32, 32, device="cuda", dtype=dtype)
                     wanted = network(x.float())
-                    model = prepared(network, way).to(dtype)
+                    model = prepared(network, way, x).to("cuda", dtype)
                     if way != "NCHW":
                         x = x.to(memory_format=torch.channels_last)
                     check_logits(model(x), wanted, f"{name}, {way}, {setting}")

@@ -41,7 +41,7 @@ def to_onnx(model: nn.Module | ExportedProgram, path: Path | str, example: Tenso
     needed("onnx"), needed("onnxscript")
     program = model if isinstance(model, ExportedProgram) else traced(model, example)
     names: dict[str, Any] = {"input_names": ["images"], "output_names": ["logits"]}
-    with _quiet():
+    with quiet():
         try:
             made = torch.onnx.export(program, dynamo=True, verbose=False, dynamic_shapes=_batch(), **names)
         except Exception as error:
@@ -62,7 +62,7 @@ def traced(model: nn.Module, example: Tensor) -> ExportedProgram:
     if placement(model) != (torch.device("cpu"), torch.float32):
         model = copy.deepcopy(model).to("cpu", torch.float32)
     pair = images[:1].to("cpu", torch.float32).repeat(2, 1, 1, 1)  # a batch of one would be taken for a constant
-    with _quiet(), evaluating(model), torch.no_grad():
+    with quiet(), evaluating(model), torch.no_grad():
         checked_logits(model, pair)
         try:
             return torch.export.export(model, (pair,), dynamic_shapes=_batch())
@@ -142,7 +142,7 @@ def _tidy(proto: Any) -> None:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Inside, torch's exporter keeps its warnings (of its own deprecations, of an absent torchvision) to itself."""
     log = logging.getLogger("torch.onnx")
     level = log.level
