@@ -58,8 +58,8 @@ def test_a_prepared_network_computes_what_it_did(network):
 
 def test_in_half_precision_it_is_as_near_as_pytorch_s_own():
     """float16 rounds on the way either way: neither may be much further from float32."""
-    model, images = models.embedded(), data.load("demo", "test").take(50).images.float() / 255
-    compressed = gdws.apply(model, gdws.plan(model, [images[:8]], gdws.Macs(0.6), structures="project", attack=None))
+    model, images = models.embedded(), data.load("demo", "test").take(8).images.float() / 255
+    compressed = gdws.apply(model, gdws.plan(model, [images], gdws.Macs(0.6), structures="project", attack=None))
     with torch.no_grad():
         for network in (model, compressed):
             exact = network(images)
