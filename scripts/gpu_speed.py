@@ -5,7 +5,7 @@
     python scripts/gpu_speed.py --layers
 
 Each network runs as a CUDA graph, in its best of several ways, or of those that stand behind its name: NCHW; channels-last;
-*compiled*, channels-last through torch.compile with frozen weights, which fuses what stands between convolutions; *scaled*, the
+*compiled*, channels-last through torch.compile, which fuses what stands between convolutions; *scaled*, the
 same with BatchNorm as a scale and a shift; and, only if they are named, since they take minutes, *autotuned* (gdws.autotuned:
 that, with kernels tried out) and *rows* (that, with rows of pixels as images: gdws.rows). cuDNN is free to choose its kernels.
 float16 at batch 256, and float32 (TF32 off) at batch 1. What each gives is checked against float32 in eager PyTorch. The
@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from gdws import models
-from gdws.autotuned import OPTIONS, TRIED, filled, scaled
+from gdws.autotuned import OPTIONS, TRIED, compiled, filled, scaled
 from gdws.errors import GdwsError
 from gdws.rows import LOOPS, on_rows
 from gdws.structures import STRUCTURES
@@ -49,7 +49,7 @@ def prepared(model: nn.Module, way: str, example: Tensor) -> nn.Module:
     model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     if way != "channels-last":
         torch._dynamo.reset()
-        model.compile(options={**(TRIED if way in MINUTES else OPTIONS), **(LOOPS if way == "rows" else {})}, dynamic=False)
+        model = compiled(model, {**(TRIED if way in MINUTES else OPTIONS), **(LOOPS if way == "rows" else {})})
     return model
 
 

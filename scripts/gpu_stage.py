@@ -21,7 +21,7 @@ import torch
 from gpu_speed import captured, check_logits, seconds
 from torch import Tensor, nn
 
-from gdws.autotuned import TRIED, scaled
+from gdws.autotuned import TRIED, compiled, scaled
 from gdws.rows import LOOPS, on_rows
 from gdws.structures import STRUCTURES
 from gdws.zoo.preact import PreActBlock
@@ -83,7 +83,7 @@ def main() -> None:
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         x = x.half().to(memory_format=torch.channels_last)
         loops = LOOPS if options.variant in ("unordered", "rows") else {}
-        network.compile(options={**TRIED, **loops}, dynamic=False)
+        network = compiled(network, {**TRIED, **loops})
         check_logits(network(x), wanted, options.variant)
         graph = captured(network, x)
         taken = median(seconds(graph) for _ in range(40))

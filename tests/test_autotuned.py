@@ -8,7 +8,7 @@ from torch import nn
 
 import gdws
 from gdws import data, models
-from gdws.autotuned import Filled, Scaled, autotuned, filled, scaled
+from gdws.autotuned import TRIED, Filled, Scaled, autotuned, compiled, filled, scaled
 from gdws.errors import GdwsError
 
 
@@ -67,6 +67,34 @@ def test_in_half_precision_it_is_as_near_as_pytorch_s_own():
             ours = filled(scaled(network)).half()(images.half()).float()
             assert (ours - exact).norm() < 2 * (theirs - exact).norm()
             assert (ours - exact).norm() < 0.01 * exact.norm()
+
+
+def test_a_network_is_compiled_whole(network):
+    """A Sequential is PyTorch's own class, whose call torch.compile leaves alone if it is asked by the module itself."""
+    seen = []
+
+    def backend(graph, inputs):
+        seen.append(sum(node.op == "call_function" for node in graph.graph.nodes))
+        return graph.forward
+
+    with pytest.MonkeyPatch.context() as patch:
+        plain = torch.compile
+        patch.setattr(torch, "compile", lambda model, options, dynamic: plain(model, backend=backend, dynamic=dynamic))
+        torch._dynamo.reset()
+        made = compiled(filled(scaled(network)), TRIED)
+        made(torch.rand(2, 3, 17, 19, dtype=torch.float64))
+    assert len(seen) == 1
+    assert seen[0] >= 8
+
+
+def test_what_hooks_do_is_kept():
+    """Weights that are computed before each call, and what is done with what a layer gives."""
+    torch.manual_seed(0)
+    network = noisy(nn.Sequential(nn.utils.spectral_norm(nn.Conv2d(3, 4, 3)), nn.BatchNorm2d(4)))
+    network[1].register_forward_hook(lambda module, inputs, output: 2 * output)
+    x = torch.rand(2, 3, 8, 8)
+    with torch.no_grad():
+        assert torch.allclose(filled(scaled(network))(x), network(x))
 
 
 def test_without_a_gpu_it_says_so(network):

@@ -7,10 +7,12 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-import gdws
 from gdws import models
 from gdws.autotuned import filled, scaled
+from gdws.errors import GdwsError
 from gdws.rows import SINGLE_VALUES, as_images, as_rows, laid, on_rows
+from gdws.structures import STRUCTURES
+from gdws.surgery import replace, survey
 
 
 class Between(nn.Module):
@@ -52,30 +54,77 @@ def test_rows_and_images_are_the_same_memory():
 
 @pytest.mark.parametrize("batch", [1, 3])
 def test_a_network_on_rows_computes_what_it_did(batch):
+    """Also as torch.compile sees it, which is told where rows lie."""
     network = Between().eval()
     x = torch.rand(batch, 3, 12, 10)
     made = on_rows(network, torch.rand(2, 3, 12, 10))
+    kinds = Counter(node.target for node in made.graph.nodes)
+    assert all(kinds[kind] for kind in (as_images, as_rows, laid))
     with torch.no_grad():
-        assert torch.allclose(made(x), network(x), rtol=1e-5, atol=1e-6)
-    counts = Counter(node.target for node in made.graph.nodes)
-    assert all(counts[kind] for kind in (as_images, as_rows, laid))
+        expected = network(x)
+        assert torch.allclose(made(x), expected, rtol=1e-5, atol=1e-6)
+        assert torch.allclose(made(x.to(memory_format=torch.channels_last)), expected, rtol=1e-5, atol=1e-6)
+        torch._dynamo.reset()
+        traced = torch.compile(made, backend="aot_eager", dynamic=False)
+        assert torch.allclose(traced(x), expected, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("structure", ["vertical", "horizontal", "project"])
-def test_between_vertical_pairs_all_is_on_rows(structure):
-    """Of a pre-activation network only what comes before the first pair is on images, and 3x1 and other convolutions are."""
-    model, images = models.embedded(), torch.rand(8, 3, 32, 32)
-    made = gdws.apply(model, gdws.plan(model, [images], gdws.Macs(0.5), structures=structure, attack=None))
-    network = on_rows(filled(scaled(made)), images)
+@pytest.mark.parametrize(
+    ("layers", "size"),
+    [
+        ([nn.Conv2d(3, 4, (1, 3), padding=(0, 1)), nn.Flatten(), nn.Linear(256, 5)], (8, 8)),
+        ([nn.Conv2d(3, 4, (1, 3), stride=(2, 1), padding=(1, 1)), nn.AdaptiveAvgPool2d(1), nn.Flatten()], (3, 8)),
+        ([nn.Conv2d(3, 4, (1, 3)), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()], (1, 8)),
+        ([nn.Conv2d(3, 4, (1, 3), dilation=2, groups=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()], (8, 9)),
+    ],
+    ids=["flattened", "as many rows by chance", "one row", "dilated"],
+)
+def test_what_stands_after_a_row(layers, size):
+    torch.manual_seed(0)
+    network, x = nn.Sequential(*layers).eval(), torch.rand(4, 3, *size)
+    made = on_rows(network, x)
     with torch.no_grad():
-        assert torch.allclose(network(images), made(images), rtol=1e-4, atol=1e-4)
+        assert torch.allclose(made(x.to(memory_format=torch.channels_last)), network(x), rtol=1e-5, atol=1e-6)
+
+
+def test_numbers_such_as_the_size_of_the_batch_may_be_used():
+    class Counting(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = nn.Conv2d(3, 4, (1, 3))
+
+        def forward(self, x):
+            return (self.conv(x) / x.shape[0]).mean((2, 3))
+
+    network, x = Counting().eval(), torch.rand(3, 3, 6, 6)
+    assert torch.allclose(on_rows(network, x)(x), network(x), rtol=1e-5, atol=1e-6)
+
+
+def test_it_is_a_copy_in_eval_mode_for_images_of_one_size():
+    network, x = Between().eval(), torch.rand(2, 3, 12, 10)
+    made = on_rows(network, x)
+    assert not made.half().eval().training
+    assert {value.dtype for value in network.state_dict().values()} == {torch.float32}
+    with pytest.raises(GdwsError, match=r"the images are \(2, 3, 24, 10\): expected \(batch, 3, 12, 10\)"):
+        made(torch.rand(2, 3, 24, 10))
+
+
+@pytest.mark.parametrize(("structure", "on_images"), [("vertical", 5), ("horizontal", 54), ("project", 54)])
+def test_after_vertical_pairs_all_is_on_rows(structure, on_images):
+    """Of a pre-activation network's 54 operations on single values: not the input's normalisation and the first activation."""
+    model, images = models.embedded(), torch.rand(3, 3, 32, 32)
+    convs = [site.conv for site in survey(model, images) if site.reason is None]
+    pairs = {conv: STRUCTURES[structure].blank(conv, (8,)) for conv in convs}
+    for pair in pairs.values():
+        for weight in pair.parameters():
+            nn.init.normal_(weight, 0, weight[0].numel() ** -0.5)
+    replace(model, pairs)
+    network = on_rows(filled(scaled(model)), images)
+    with torch.no_grad():
+        assert torch.allclose(network(images), model(images), rtol=1e-4, atol=1e-4)
     single = [node for node in network.graph.nodes if node.target in SINGLE_VALUES]
-    on_images = [node for node in single if not any(_on_rows(value) for value in node.all_input_nodes)]
-    if structure == "vertical":
-        assert len(on_images) < 0.4 * len(single)
-    if structure == "project":
-        assert len(on_images) == len(single)
-        assert not any(node.target in (as_rows, laid) for node in network.graph.nodes)
+    assert len(single) == 54
+    assert sum(not any(_on_rows(value) for value in node.all_input_nodes) for node in single) == on_images
 
 
 def _on_rows(value):

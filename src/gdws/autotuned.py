@@ -1,25 +1,27 @@
 """A model through torch.compile with kernels that were tried out, as a CUDA graph: minutes to make, for large float16 batches.
 
 torch.compile joins what stands between convolutions, and with max_autotune it times kernels of its own beside the libraries'.
-Two things help it: BatchNorm as one product and one sum, and a first convolution whose channels fill a block.
+Two things help it: BatchNorm as one product and one sum, and convolutions, mostly the first, whose channels fill a block.
 """
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gdws.contract import placement, unpack
-from gdws.errors import GdwsError
-from gdws.progress import note
+from gdws.errors import GdwsError, first_line
+from gdws.progress import track
 from gdws.recorded import TYPES, Recorded, check_recorded
 from gdws.surgery import replace
 
-OPTIONS = {"freezing": True, "coordinate_descent_tuning": True}
-"""Of torch.compile: weights become constants, and the kernels between convolutions are tuned."""
+OPTIONS = {"coordinate_descent_tuning": True}
+"""Of torch.compile: the kernels between convolutions are tuned."""
 TRIED = {**OPTIONS, "max_autotune": True, "autotune_num_choices_displayed": 0}
 """The same, with kernels for convolutions tried out."""
 BLOCK = 16
@@ -27,7 +29,7 @@ BLOCK = 16
 
 
 def autotuned(model: nn.Module, example: Tensor, precision: str = "float16") -> Recorded:
-    """A copy of a model on a GPU, compiled for batches like `example` (B, C, H, W); another batch size is compiled anew."""
+    """A copy of a model on a GPU, compiled for batches like `example` (B, C, H, W); up to eight sizes are compiled anew."""
     if precision not in TYPES:
         raise GdwsError(f"precision is {precision!r}: expected {' or '.join(TYPES)}")
     images, _ = unpack(example)
@@ -35,16 +37,22 @@ def autotuned(model: nn.Module, example: Tensor, precision: str = "float16") -> 
     if device.type != "cuda":
         raise GdwsError(f"the model is on {device}: expected a CUDA device, whose kernels torch.compile tries out")
     made = filled(scaled(model)).to(TYPES[precision])
-    run = Recorded(made, torch.channels_last)
-    note(f"torch.compile tries kernels for batches of {len(images)}: minutes")
     try:
-        made.compile(options=TRIED, dynamic=False)
-        for _ in range(3):  # the third call is recorded
-            run(images.to(device, TYPES[precision]))
+        run = Recorded(compiled(made, TRIED), torch.channels_last)
+        with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True):  # beyond it, things would run without torch.compile
+            for _ in track(range(3), "torch.compile tries kernels (minutes)"):  # the third call is recorded
+                run(images.to(device, TYPES[precision]))
     except Exception as error:
-        raise GdwsError(f"torch.compile cannot make the model: {str(error).strip().splitlines()[0]}") from error
+        raise GdwsError(f"torch.compile cannot make the model: {first_line(error)}") from error
     check_recorded([run])
     return run
+
+
+def compiled(model: nn.Module, options: Mapping[str, Any] | None = None) -> nn.Module:
+    """The model through torch.compile, whole: `model.compile()` leaves out a root that is PyTorch's own, such as Sequential."""
+    made = torch.compile(model, options=dict(options or {}), dynamic=False)
+    assert isinstance(made, nn.Module)
+    return made
 
 
 class Scaled(nn.Module):
@@ -86,14 +94,19 @@ class Filled(nn.Module):
 def scaled(model: nn.Module) -> nn.Module:
     """A copy in eval mode whose BatchNorms are a scale and a shift; those without statistics of their own stay."""
     made = copy.deepcopy(model).eval()
-    norms = [module for module in made.modules() if type(module) is nn.BatchNorm2d and module.running_var is not None]
-    replace(made, {norm: Scaled(norm) for norm in norms})
+    norms = [module for module in made.modules() if type(module) is nn.BatchNorm2d and not _hooked(module)]
+    replace(made, {norm: Scaled(norm) for norm in norms if norm.running_var is not None})
     return made
 
 
 def filled(model: nn.Module) -> nn.Module:
     """A copy whose convolutions have at least as many channels as the smallest block; grouped ones stay."""
     made = copy.deepcopy(model)
-    convs = [module for module in made.modules() if type(module) is nn.Conv2d]
+    convs = [module for module in made.modules() if type(module) is nn.Conv2d and not _hooked(module)]
     replace(made, {conv: Filled(conv) for conv in convs if conv.groups == 1 and conv.in_channels < BLOCK})
     return made
+
+
+def _hooked(module: nn.Module) -> bool:
+    """Whether something happens around it, such as the computing of its weights."""
+    return bool(module._forward_pre_hooks or module._forward_hooks)

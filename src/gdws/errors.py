@@ -11,3 +11,8 @@ class OutOfReach(GdwsError):
     def __init__(self, message: str, least: float) -> None:
         super().__init__(message)
         self.least = least
+
+
+def first_line(error: Exception) -> str:
+    """What another library's exception says, short enough for a sentence of ours."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

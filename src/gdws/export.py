@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
 from gdws.contract import checked_logits, evaluating, placement, unpack
-from gdws.errors import GdwsError
+from gdws.errors import GdwsError, first_line
 from gdws.files import write_atomically
 from gdws.runtimes import OnnxRuntime, needed
 
@@ -45,7 +45,7 @@ def to_onnx(model: nn.Module | ExportedProgram, path: Path | str, example: Tenso
         try:
             made = torch.onnx.export(program, dynamo=True, verbose=False, dynamic_shapes=_batch(), **names)
         except Exception as error:
-            raise GdwsError(f"the model has no ONNX form: {_first_line(error)}") from None
+            raise GdwsError(f"the model has no ONNX form: {first_line(error)}") from None
     assert made is not None
     proto = made.model_proto
     _tidy(proto)
@@ -67,7 +67,7 @@ def traced(model: nn.Module, example: Tensor) -> ExportedProgram:
         try:
             return torch.export.export(model, (pair,), dynamic_shapes=_batch())
         except Exception as error:
-            raise GdwsError(f"the model cannot be traced for a batch of any size: {_first_line(error)}") from None
+            raise GdwsError(f"the model cannot be traced for a batch of any size: {first_line(error)}") from None
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,3 @@ def quiet() -> Iterator[None]:
             yield
     finally:
         log.setLevel(level)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -9,10 +9,13 @@ single values: BatchNorm as a scale and a shift, ReLU, sums. Everything else get
 
 from __future__ import annotations
 
+import copy
+
 import torch
 from torch import Tensor, nn
 from torch.fx import Graph, GraphModule, Node
 
+from gdws.errors import GdwsError
 from gdws.export import quiet, traced
 
 aten = torch.ops.aten
@@ -23,15 +26,32 @@ LOOPS = {"pick_loop_orders": False}
 
 
 def on_rows(model: nn.Module, example: Tensor) -> GraphModule:
-    """A copy on the CPU, in eval mode and float32, that computes the same: images (B, C, H, W) to logits, for any B."""
+    """A copy on the CPU, in eval mode and float32, that computes the same: images (B, C, H, W) to logits, for any B.
+
+    It is made for images of example's size and for inference; types that the model names in its code stay what they are.
+    """
     with quiet():
-        network = traced(model, example).run_decompositions({}).module()
+        network = traced(copy.deepcopy(model), example).run_decompositions({}).module()
     assert isinstance(network, GraphModule)
-    for check in network.graph.find_nodes(op="call_module", target="_guards_fn"):
-        network.graph.erase_node(check)
-    _rewrite(network.graph)
-    network.recompile()
-    return network
+    graph = network.graph
+    for check in graph.find_nodes(op="call_module", target="_guards_fn"):
+        graph.erase_node(check)
+    for node in graph.find_nodes(op="call_function", target=aten.view.default):
+        node.target = aten.reshape.default  # a view of memory that may lie otherwise now
+    (images,) = graph.find_nodes(op="placeholder")
+    with graph.inserting_after(images):
+        checked = graph.call_function(of_size, (images, tuple(example.shape[1:])))
+    checked.meta["val"] = images.meta["val"]
+    images.replace_all_uses_with(checked, lambda user: user is not checked)
+    _rewrite(graph)
+    return GraphModule(network, graph).eval()
+
+
+def of_size(images: Tensor, size: tuple[int, ...]) -> Tensor:
+    """The images, if they are (B, *size)."""
+    if tuple(images.shape[1:]) != size:
+        raise GdwsError(f"the images are {tuple(images.shape)}: expected (batch, {', '.join(map(str, size))})")
+    return images
 
 
 def as_rows(images: Tensor) -> Tensor:
@@ -96,16 +116,19 @@ def _runs_on_rows(node: Node) -> bool:
     """A convolution of 1xk, k > 1, that leaves the rows as they are."""
     if node.target is not aten.conv2d.default:
         return False
-    source, weight = node.all_input_nodes[:2]
-    taps = weight.meta["val"].shape[2:]
-    return bool(taps[0] == 1 and taps[1] > 1 and source.meta["val"].shape[2] == node.meta["val"].shape[2])
+    before, weight = (value.meta["val"].shape for value in node.all_input_nodes[:2])
+    after, stride = node.meta["val"].shape, node.args[3] if len(node.args) > 3 else (1, 1)
+    assert isinstance(stride, list | tuple)
+    return bool(len(before) == 4 and stride[0] == weight[2] == 1 and weight[3] > 1 and before[2] == after[2])
 
 
 def _follows(node: Node, twins: dict[Node, Node]) -> bool:
     """Works on single values, some of which are on rows."""
-    if node.target not in SINGLE_VALUES or not any(value in twins for value in node.all_input_nodes):
+    values = node.all_input_nodes
+    if node.target not in SINGLE_VALUES or not any(value in twins for value in values):
         return False
-    return all(_is_map(value, node) or _is_for_all(value) for value in node.all_input_nodes)
+    tensors = all(isinstance(value.meta["val"], Tensor) for value in values)  # and no numbers, such as the batch's size
+    return tensors and all(_is_map(value, node) or _is_for_all(value) for value in values)
 
 
 def _is_map(value: Node, node: Node) -> bool:

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from gdws.checkpoints import unnested
-from gdws.errors import GdwsError
+from gdws.errors import GdwsError, first_line
 from gdws.files import new_folder
 from gdws.plans import Plan
 from gdws.structures import STRUCTURES
@@ -117,7 +117,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     except Exception as error:  # a torn pickle fails in any way, a foreign one with an exception class of its own
         foreign = re.search(r"GLOBAL (\S+)", str(error))
         if foreign is None:
-            raise GdwsError(f"{path} cannot be read ({_first_line(error)}): is it truncated?") from None
+            raise GdwsError(f"{path} cannot be read ({first_line(error)}): is it truncated?") from None
         raise GdwsError(
             f"{path} holds {foreign[1]} beside tensors and is not read: expected a state dict (where you trust the file, write "
             "that alone with torch.save)"
@@ -149,7 +149,3 @@ def load_weights(model: nn.Module, tensors: dict[str, Tensor], source: str) -> N
         if value.is_floating_point() and name in tensors:
             value.data = value.data.to(tensors[name].dtype)
     model.load_state_dict(tensors)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -13,7 +13,7 @@ import typer
 from gdws import bench as benchmark
 from gdws import data, engines, models, tables
 from gdws.attacks import PGD
-from gdws.autotuned import autotuned
+from gdws.autotuned import autotuned, compiled
 from gdws.bar import Bar
 from gdws.cli.options import (
     Data,
@@ -123,11 +123,11 @@ def bench_command(
     runs: dict[str, torch.nn.Module | engines.Compiled] = {}
     if engine in ON_GPU and usable_device(device).type != "cuda":
         raise GdwsError(f"--engine {engine} with --device {device}: expected --device cuda")
-    for index, name in enumerate([model, *(others or [])]):
-        file = name.endswith(".onnx")
-        network = Path(name) if file else models.resolve(name, weights if index == 0 else None).to(usable_device(device))
-        runs[name] = _in_engine(network, engine, channels_last, precision, example)
     with shown(Bar(errors)):
+        for index, name in enumerate([model, *(others or [])]):
+            file = name.endswith(".onnx")
+            network = Path(name) if file else models.resolve(name, weights if index == 0 else None).to(usable_device(device))
+            runs[name] = _in_engine(network, engine, channels_last, precision, example)
         timings = benchmark.bench(runs, example, warmup, repeats)
     ran_in = {name: run.name if isinstance(run, engines.Compiled) else f"{engine} {precision}" for name, run in runs.items()}
     title = f"batch {batch}, {torch.get_num_threads()} threads, {device}, median of {repeats}"
@@ -150,9 +150,7 @@ def _in_engine(
             raise GdwsError(f"--engine {engine} with --precision {precision}: expected float32, or another engine")
         if channels_last:
             network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        if engine == "compile":
-            network.compile()
-        return network
+        return compiled(network) if engine == "compile" else network
     if engine in ON_GPU and isinstance(network, torch.nn.Module):
         if precision not in TYPES or channels_last:
             raise GdwsError(
