@@ -5,9 +5,9 @@
     python scripts/gpu_speed.py --layers
 
 Each network runs as a CUDA graph, in its best of several ways, or of those that stand behind its name: NCHW; channels-last;
-*compiled*, channels-last through torch.compile, which fuses what stands between convolutions; *scaled*, the
-same with BatchNorm as a scale and a shift; and, only if they are named, since they take minutes, *autotuned* (gdws.autotuned:
-that, with kernels tried out) and *rows* (that, with rows of pixels as images: gdws.rows). cuDNN is free to choose its kernels.
+*compiled*, channels-last through torch.compile, which fuses what stands between convolutions; *scaled*, the same with BatchNorm
+as a scale and a shift; and, only if they are named, since they take minutes, *autotuned* (gdws.autotuned: that, with kernels
+tried out) and *rows* (that, with rows of pixels as images: gdws.rows). cuDNN is free to choose its kernels.
 float16 at batch 256, and float32 (TF32 off) at batch 1. What each gives is checked against float32 in eager PyTorch. The
 networks take turns; the median of their times is reported. --layers times single 3x3 layers of ResNet-18's shapes in float16
 at batch 256 instead, dense and in the structures that are two plain convolutions.

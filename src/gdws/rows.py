@@ -80,7 +80,7 @@ def _rewrite(graph: Graph) -> None:
     rows: dict[Node, Node] = {}
     twins: dict[Node, Node] = {}
 
-    def on_rows(value: Node) -> Node:
+    def in_rows(value: Node) -> Node:
         if value not in rows:
             with graph.inserting_after(value):
                 rows[value] = graph.call_function(as_rows, (value,))
@@ -93,7 +93,7 @@ def _rewrite(graph: Graph) -> None:
             maps = [value for value in node.all_input_nodes if _is_map(value, node)]
         else:
             continue
-        sources = [on_rows(value) for value in maps]
+        sources = [in_rows(value) for value in maps]
         with graph.inserting_after(node):
             twin = graph.call_function(node.target, node.args, node.kwargs)
         for value, source in zip(maps, sources, strict=True):
