@@ -83,6 +83,16 @@ def seconds(graph: torch.cuda.CUDAGraph) -> float:
     return float(begin.elapsed_time(end)) / 1000 / REPLAYS
 
 
+def print_kernels(graph: torch.cuda.CUDAGraph) -> None:
+    """Microseconds of each kernel of one replay, in the order in which they ran."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        graph.replay()
+        torch.cuda.synchronize()
+    for event in sorted(profile.events() or [], key=lambda event: event.time_range.start):
+        if event.device_time > 0:
+            print(f"{event.device_time:8.1f}  {event.name[:100]}", flush=True)
+
+
 def layers() -> None:
     """Microseconds of one layer, by structure and fraction of its multiply-adds."""
     for channels, height in ((64, 32), (128, 16), (256, 8), (512, 4)):
@@ -111,6 +121,7 @@ def main() -> None:
     parser.add_argument("models", nargs="*")
     parser.add_argument("--layers", action="store_true")
     parser.add_argument("--precision", nargs="*", default=("float16", "float32"), choices=("float16", "float32"))
+    parser.add_argument("--kernels", action="store_true", help="list the kernels of each network too")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     torch.backends.cudnn.benchmark = True
@@ -143,6 +154,8 @@ def main() -> None:
                     graphs[name, way] = captured(model, x)
                     print(f"{name}, {way}, {setting}: {1e3 * seconds(graphs[name, way]):.3f} ms", flush=True)
                     alive += [model, x]  # a graph reads their memory and does not own it
+                    if options.kernels:
+                        print_kernels(graphs[name, way])
             taken: dict[tuple[str, str], list[float]] = {key: [] for key in graphs}
             for _ in range(ROUNDS):
                 for key, graph in graphs.items():

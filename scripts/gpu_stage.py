@@ -18,7 +18,7 @@ import argparse
 from statistics import median
 
 import torch
-from gpu_speed import captured, check_logits, seconds
+from gpu_speed import captured, check_logits, print_kernels, seconds
 from torch import Tensor, nn
 
 from gdws.autotuned import TRIED, compiled, scaled
@@ -87,14 +87,9 @@ def main() -> None:
         check_logits(network(x), wanted, options.variant)
         graph = captured(network, x)
         taken = median(seconds(graph) for _ in range(40))
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-            graph.replay()
-            torch.cuda.synchronize()
-    described = f"{options.structure} {options.channels}@{options.size} rank {options.rank}"
-    print(f"{options.variant}, {described}: {1e6 * taken:.1f} us")
-    for event in sorted(profile.events() or [], key=lambda event: event.time_range.start):
-        if event.device_time > 0:
-            print(f"{event.device_time:8.1f}  {event.name[:100]}")
+        described = f"{options.structure} {options.channels}@{options.size} rank {options.rank}"
+        print(f"{options.variant}, {described}: {1e6 * taken:.1f} us")
+        print_kernels(graph)
 
 
 if __name__ == "__main__":
