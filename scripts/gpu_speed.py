@@ -1,13 +1,13 @@
 """Frames per second of networks on a GPU, library kernels only: docs/speed.md's tables.
 
     python scripts/gpu_speed.py zoo:preactresnet18 FOLDER ... [--precision float16] [--json OUT]
-    python scripts/gpu_speed.py zoo:preactresnet18@compiled,scaled,autotuned FOLDER@autotuned ...
+    python scripts/gpu_speed.py zoo:preactresnet18@compiled,prepared,autotuned FOLDER@autotuned ...
     python scripts/gpu_speed.py --layers
 
 Each network runs as a CUDA graph, in its best of several ways, or of those that stand behind its name: NCHW; channels-last;
-*compiled*, channels-last through torch.compile, which fuses what stands between convolutions; *scaled*, the same with BatchNorm
-as a scale and a shift; and, only if they are named, since they take minutes, *autotuned* (gdws.autotuned: that, with kernels
-tried out) and *rows* (that, with rows of pixels as images: gdws.rows). cuDNN is free to choose its kernels.
+*compiled*, channels-last through torch.compile, which fuses what stands between convolutions; *prepared*, the same with the
+graph that gdws.autotuned gives to it; and, only if it is named, since it takes minutes, *autotuned*: that, with kernels tried
+out. cuDNN is free to choose its kernels.
 float16 at batch 256, and float32 (TF32 off) at batch 1. What each gives is checked against float32 in eager PyTorch. The
 networks take turns; the median of their times is reported. --layers times single 3x3 layers of ResNet-18's shapes in float16
 at batch 256 instead, dense and in the structures that are two plain convolutions.
@@ -24,33 +24,27 @@ import torch
 from torch import Tensor, nn
 
 from gdws import models
-from gdws.autotuned import OPTIONS, TRIED, compiled, filled, scaled
-from gdws.errors import GdwsError
-from gdws.rows import LOOPS, on_rows
+from gdws.autotuned import OPTIONS, TRIED, check_logits, compiled, prepared
 from gdws.structures import STRUCTURES
 
 SETTINGS = {"float16, batch 256": (torch.float16, 256), "float32, batch 1": (torch.float32, 1)}
-SECONDS, MINUTES = ("NCHW", "channels-last", "compiled", "scaled"), ("autotuned", "rows")
-FAR = 0.01
-"""How far logits in half precision may lie from float32's, as a part of their norm; a wrong kernel is much further off."""
+SECONDS, MINUTES = ("NCHW", "channels-last", "compiled", "prepared"), ("autotuned",)
 ROUNDS, REPLAYS = 30, 10
 
 
-def prepared(model: nn.Module, way: str, example: Tensor) -> nn.Module:
+def made(model: nn.Module, way: str, example: Tensor) -> nn.Module:
     """The model, taken over, as it runs in this way."""
     if way == "NCHW":
+        return model.to(example.dtype)
+    options = TRIED if way == "autotuned" else OPTIONS
+    if way in ("prepared", "autotuned"):
+        model, others = prepared(model, example)
+        options = {**options, **others}
+    model.to("cuda", example.dtype, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    if way == "channels-last":
         return model
-    if way not in ("channels-last", "compiled"):
-        model = scaled(model)
-    if way in MINUTES:
-        model = filled(model)
-    if way == "rows":
-        model = on_rows(model, example)
-    model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    if way != "channels-last":
-        torch._dynamo.reset()
-        model = compiled(model, {**(TRIED if way in MINUTES else OPTIONS), **(LOOPS if way == "rows" else {})})
-    return model
+    torch._dynamo.reset()
+    return compiled(model, options)
 
 
 def captured(model: nn.Module, x: Tensor) -> torch.cuda.CUDAGraph:
@@ -64,13 +58,6 @@ def captured(model: nn.Module, x: Tensor) -> torch.cuda.CUDAGraph:
     with torch.cuda.graph(graph):
         model(x)
     return graph
-
-
-def check_logits(found: Tensor, wanted: Tensor, what: str) -> None:
-    """Refuse a network whose kernels compute something else."""
-    error = float((found.float() - wanted).norm() / wanted.norm())
-    if not error <= FAR:
-        raise GdwsError(f"{what} is {error:.1e} of the logits off: expected at most {FAR:g} beside eager float32")
 
 
 def seconds(graph: torch.cuda.CUDAGraph) -> float:
@@ -147,10 +134,10 @@ def main() -> None:
                     network = models.resolve(name).to("cuda").eval()
                     x = torch.rand(batch, 3, 32, 32, device="cuda", dtype=dtype)
                     wanted = network(x.float())
-                    model = prepared(network, way, x).to("cuda", dtype)
+                    model = made(network, way, x)
                     if way != "NCHW":
                         x = x.to(memory_format=torch.channels_last)
-                    check_logits(model(x), wanted, f"{name}, {way}, {setting}")
+                    check_logits(model(x), wanted, setting.split(",")[0])
                     graphs[name, way] = captured(model, x)
                     print(f"{name}, {way}, {setting}: {1e3 * seconds(graphs[name, way]):.3f} ms", flush=True)
                     alive += [model, x]  # a graph reads their memory and does not own it

@@ -4,12 +4,20 @@ import copy
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import nn
 
 import gdws
 from gdws import data, models
-from gdws.autotuned import TRIED, Filled, Scaled, autotuned, compiled, filled, scaled
+from gdws.autotuned import TRIED, Filled, autotuned, check_logits, compiled, filled, prepared
 from gdws.errors import GdwsError
+from gdws.folding import NORM
+from gdws.structures import STRUCTURES
+from gdws.surgery import replace, survey
+
+CUDNN = torch.ops.gdws.conv2d.default
+CONV = torch.ops.aten.conv2d.default
 
 
 def noisy(network):
@@ -40,33 +48,87 @@ def network():
             shared,
             nn.BatchNorm2d(24, track_running_stats=False),
             nn.Conv2d(24, 5, 1),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
         )
-    ).double()
+    )
 
 
 def test_a_prepared_network_computes_what_it_did(network):
-    x = torch.randn(4, 3, 17, 19, dtype=torch.float64)
+    x = torch.rand(4, 3, 17, 19)
     before = copy.deepcopy(network.state_dict())
-    made = filled(scaled(network))
-    assert torch.allclose(made(x), network(x), rtol=1e-10, atol=1e-10)
-    assert sum(isinstance(module, Scaled) for module in made.modules()) == 2
-    assert sum(isinstance(module, Filled) for module in made.modules()) == 2
-    assert sum(isinstance(module, nn.BatchNorm2d) for module in made.modules()) == 1  # which has no statistics
+    made, options = prepared(network, x)
+    assert not options
+    with torch.no_grad():
+        assert torch.allclose(made(x), network(x), rtol=1e-4, atol=1e-4)
+        assert torch.allclose(made(x[:1]), network(x[:1]), rtol=1e-4, atol=1e-4)
+    assert not list(made.graph.find_nodes(op="call_function", target=NORM))
     assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
-    assert not any(isinstance(module, Scaled | Filled) for module in network.modules())
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.integers(1, 20),
+    st.tuples(st.integers(1, 5), st.integers(1, 5)),
+    st.integers(1, 3),
+    st.integers(1, 2),
+    st.sampled_from([0, 1, 2, "same", "valid"]),
+    st.sampled_from(["zeros", "reflect"]),
+)
+def test_a_filled_convolution_computes_what_it_did(channels, kernel, stride, dilation, padding, mode):
+    if padding == "same":  # of an even kernel it warns
+        kernel, stride = (kernel[0] | 1, kernel[1] | 1), 1
+    conv = nn.Conv2d(channels, 5, kernel, stride, padding, dilation, padding_mode=mode).double()
+    x = torch.rand(2, channels, 17, 13, dtype=torch.float64)
+    made = filled(nn.Sequential(conv))
+    assert isinstance(made[0], Filled) == (channels < 16)
+    assert torch.allclose(made(x), conv(x))
+    if isinstance(made[0], Filled):
+        assert made[0].conv.in_channels == 16
+        if mode == "zeros" and channels * kernel[0] <= 16 and padding != "same":
+            assert made[0].conv.kernel_size == (1, kernel[1])
 
 
 def test_in_half_precision_it_is_as_near_as_pytorch_s_own():
     """float16 rounds on the way either way: neither may be much further from float32."""
     model, images = models.embedded(), data.load("demo", "test").take(8).images.float() / 255
-    compressed = gdws.apply(model, gdws.plan(model, [images], gdws.Macs(0.6), structures="project", attack=None))
+    compressed = gdws.apply(model, gdws.plan(model, [images], gdws.Macs(0.6), structures="vertical", attack=None))
     with torch.no_grad():
         for network in (model, compressed):
             exact = network(images)
             theirs = copy.deepcopy(network).half()(images.half()).float()
-            ours = filled(scaled(network)).half()(images.half()).float()
+            ours = prepared(network, images)[0].half()(images.half()).float()
             assert (ours - exact).norm() < 2 * (theirs - exact).norm()
-            assert (ours - exact).norm() < 0.01 * exact.norm()
+            check_logits(ours, exact, "float16")
+
+
+def test_cudnn_gets_what_is_not_on_rows():
+    """A dense network but for its products, with each ReLU that alone reads a convolution; of pairs on rows, nothing."""
+    images = torch.rand(2, 3, 32, 32)
+    dense, _ = prepared(models.embedded(), images)
+    given = dense.graph.find_nodes(op="call_function", target=CUDNN)
+    assert len(given) == 15
+    assert sum(node.args[-1] for node in given) == 7  # one for each block
+    left = dense.graph.find_nodes(op="call_function", target=CONV)
+    assert [tuple(node.args[1].meta["val"].shape[2:]) for node in left] == [(1, 1)] * 2
+    model = models.embedded()
+    convs = [site.conv for site in survey(model, images) if site.reason is None]
+    replace(model, {conv: STRUCTURES["vertical"].blank(conv, (8,)) for conv in convs})
+    pairs, _ = prepared(model, images)
+    assert not pairs.graph.find_nodes(op="call_function", target=CUDNN)
+    assert len(pairs.graph.find_nodes(op="call_function", target=CONV)) == 1 + 2 * 14 + 2
+
+
+def test_logits_that_are_not_the_models_are_refused():
+    wanted = torch.randn(4, 10)
+    check_logits(wanted * 1.005, wanted, "float16")
+    for wrong in (wanted * 1.02, wanted.roll(1, 0), wanted * torch.nan):
+        with pytest.raises(
+            GdwsError, match=r"what torch.compile made in float16 is \S+ of the logits off: expected at most 0.01"
+        ):
+            check_logits(wrong, wanted, "float16")
+    with pytest.raises(GdwsError, match=r"expected at most 0.001"):
+        check_logits(wanted * 1.005, wanted, "float32")
 
 
 def test_a_network_is_compiled_whole(network):
@@ -81,8 +143,8 @@ def test_a_network_is_compiled_whole(network):
         plain = torch.compile
         patch.setattr(torch, "compile", lambda model, options, dynamic: plain(model, backend=backend, dynamic=dynamic))
         torch._dynamo.reset()
-        made = compiled(filled(scaled(network)), TRIED)
-        made(torch.rand(2, 3, 17, 19, dtype=torch.float64))
+        made = compiled(filled(network), TRIED)
+        made(torch.rand(2, 3, 17, 19))
     assert len(seen) == 1
     assert seen[0] >= 8
 
@@ -90,11 +152,12 @@ def test_a_network_is_compiled_whole(network):
 def test_what_hooks_do_is_kept():
     """Weights that are computed before each call, and what is done with what a layer gives."""
     torch.manual_seed(0)
-    network = noisy(nn.Sequential(nn.utils.spectral_norm(nn.Conv2d(3, 4, 3)), nn.BatchNorm2d(4)))
+    head = nn.AdaptiveAvgPool2d(1), nn.Flatten()
+    network = noisy(nn.Sequential(nn.utils.spectral_norm(nn.Conv2d(3, 4, 3)), nn.BatchNorm2d(4), *head))
     network[1].register_forward_hook(lambda module, inputs, output: 2 * output)
     x = torch.rand(2, 3, 8, 8)
     with torch.no_grad():
-        assert torch.allclose(filled(scaled(network))(x), network(x))
+        assert torch.allclose(prepared(network, x)[0](x), network(x), rtol=1e-4, atol=1e-5)
 
 
 def test_without_a_gpu_it_says_so(network):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -19,6 +20,8 @@ from gdws.structures import STRUCTURES, Structure
 from gdws.surgery import Site
 
 GDWS = STRUCTURES["gdws"]
+LARGEST_BLOCK = 64
+"""Channels: larger blocks are split where that fills them."""
 
 
 @dataclass(frozen=True)
@@ -79,13 +82,13 @@ class _Counted:
 def calibrated(
     sites: list[Site], structures: Sequence[Structure], statistics: Statistics, budget: Budget, tile: int = 1
 ) -> dict[str, Choice]:
-    """The least predicted loss within a Macs or Params budget. `tile` as in least_loss."""
+    """The least predicted loss within a Macs or Params budget. `tile`: see fills_blocks."""
     prices = _Counted(budget, "calibrated")
     whole = sum(map(prices.dense, sites))
     try:
         return least_loss(sites, structures, statistics, prices, budget.value * whole, tile)
     except OutOfReach as error:
-        least, steps = error.least / whole, f" in sizes of {tile}" if tile > 1 else ""
+        least, steps = error.least / whole, f" in sizes from {tile} on" if tile > 1 else ""
         raise OutOfReach(
             f"{budget} is out of reach{steps}: expected at least {least:.3f}, all layers smallest", least
         ) from None
@@ -102,7 +105,7 @@ def least_loss(
     """One exact allocation over all layers: each takes a structure and a size from its curve, or stays dense.
 
     limit: on the sum of all layers' prices.
-    tile:  sizes are multiples of it.
+    tile:  see fills_blocks.
     """
     layers = []
     for site in sites:
@@ -115,7 +118,7 @@ def least_loss(
             if structure.name not in curves:
                 raise GdwsError(f"these statistics have no curves for {structure.name}: expected {', '.join(curves)} only")
             losses = torch.stack([curve.losses for curve in curves[structure.name]]).sum(0).tolist()
-            sizes = [size for size in structure.sizes(curves[structure.name][0]) if size % tile == 0]
+            sizes = [size for size in structure.sizes(curves[structure.name][0]) if fills_blocks(size, tile)]
             priced = [(size, prices.of(structure, site, size)) for size in sizes]
             options += [Option(structure, size, price, losses[size]) for size, price in priced if price < dense]
         layers.append(options)
@@ -128,6 +131,17 @@ def least_loss(
             kept = option.structure.kept(statistics.curves[site.name][option.structure.name], option.size)
             choices[site.name] = Choice(option.structure, option.size, kept, option.loss, _comparison(option, options))
     return choices
+
+
+def fills_blocks(size: int, tile: int) -> bool:
+    """Whether kernels that work on blocks of tile, 2 tile, ... up to LARGEST_BLOCK channels have none that is not full.
+
+    For tile 16: 16, 32, 64, 128, 192, ... A size between two of them takes as long as the next. For tile 1 any size will do.
+    """
+    if tile == 1:
+        return True
+    blocks = itertools.takewhile(lambda block: block <= min(size, LARGEST_BLOCK), (tile << n for n in itertools.count()))
+    return size >= tile and size % max(blocks) == 0
 
 
 def _comparison(chosen: Option, options: list[Option]) -> str:

@@ -65,7 +65,8 @@ def plan(
     exclude     shell patterns of convolutions to leave alone. The first and 1x1 convolutions are, unless told otherwise.
     cache       a folder for the statistics of the calibrated method and for measured times: the next budget then takes seconds.
     target      where it will run (gdws.Target). For Latency and Speedup, by default the CPU's best engine, float32, batch 1.
-                For Macs, Params and Drop only Target("cuda", "float16"): plain convolutions in ranks of 16, for tensor cores.
+                For Macs, Params and Drop only Target("cuda", "float16"), a plan for tensor cores: vertical pairs, or other
+                plain convolutions if there are none among the structures, in ranks of 16, 32, 64 and multiples of 64.
     """
     if method not in METHODS:
         raise GdwsError(f"method is {method!r}: expected one of {', '.join(METHODS)}")

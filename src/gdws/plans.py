@@ -82,7 +82,7 @@ class Plan:
 
     images: short hashes of the calibration images, so that no accuracy is reported on them.
     measured: the time that it takes, where the budget is one of time.
-    tile: sizes are multiples of it: 16 where it was planned for tensor cores.
+    tile: the smallest size: 16 where it was planned for tensor cores, in sizes that fill blocks (gdws.choices.fills_blocks).
     calibration: the statistics behind a calibrated plan, for `apply`; not part of the JSON.
     """
 

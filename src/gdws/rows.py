@@ -9,42 +9,44 @@ single values: BatchNorm as a scale and a shift, ReLU, sums. Everything else get
 
 from __future__ import annotations
 
-import copy
-
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
 from gdws.errors import GdwsError
-from gdws.export import quiet, traced
 
 aten = torch.ops.aten
 SINGLE_VALUES = (aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor, aten.relu.default)
 """What works on single values."""
-LOOPS = {"pick_loop_orders": False}
-"""For torch.compile: loops over channels, then pixels, as a convolution's kernel has them."""
+JOINING = {"pick_loop_orders": False, "max_epilogue_benchmarked_choices": 6}
+"""For torch.compile: loops over channels, then pixels, as a convolution's kernel has them; and what follows is tried in several
+kernels, since the one that is fastest without it is often slow with it."""
+ON_ROWS = "on rows"
+"""Marks what is, in its `meta`."""
 
 
-def on_rows(model: nn.Module, example: Tensor) -> GraphModule:
-    """A copy on the CPU, in eval mode and float32, that computes the same: images (B, C, H, W) to logits, for any B.
+def on_rows(network: GraphModule) -> bool:
+    """Rewrite a network's functional graph (gdws.folding), if it has such pairs; and say so.
 
-    It is made for images of example's size and for inference; types that the model names in its code stay what they are.
+    It computes the same: images (B, C, H, W) to logits, for any B, and C, H and W as they were when it was traced.
     """
-    with quiet():
-        network = traced(copy.deepcopy(model), example).run_decompositions({}).module()
-    assert isinstance(network, GraphModule)
     graph = network.graph
-    for check in graph.find_nodes(op="call_module", target="_guards_fn"):
-        graph.erase_node(check)
-    for node in graph.find_nodes(op="call_function", target=aten.view.default):
-        node.target = aten.reshape.default  # a view of memory that may lie otherwise now
     (images,) = graph.find_nodes(op="placeholder")
     with graph.inserting_after(images):
-        checked = graph.call_function(of_size, (images, tuple(example.shape[1:])))
+        checked = graph.call_function(of_size, (images, tuple(images.meta["val"].shape[1:])))
     checked.meta["val"] = images.meta["val"]
     images.replace_all_uses_with(checked, lambda user: user is not checked)
-    _rewrite(graph)
-    return GraphModule(network, graph).eval()
+    convs = set(graph.find_nodes(op="call_function", target=aten.conv2d.default))
+    pairs = any(_runs_on_rows(conv) and conv.args[0] in convs for conv in convs)
+    if pairs:
+        _rewrite(graph)
+    network.recompile()
+    return pairs
+
+
+def is_on_rows(conv: Node) -> bool:
+    """Whether this convolution of a rewritten graph runs on rows."""
+    return ON_ROWS in conv.meta
 
 
 def of_size(images: Tensor, size: tuple[int, ...]) -> Tensor:
@@ -96,6 +98,7 @@ def _rewrite(graph: Graph) -> None:
         sources = [in_rows(value) for value in maps]
         with graph.inserting_after(node):
             twin = graph.call_function(node.target, node.args, node.kwargs)
+        twin.meta[ON_ROWS] = True
         for value, source in zip(maps, sources, strict=True):
             twin.replace_input_with(value, source)
         if len(node.users) > 1:

@@ -37,6 +37,9 @@ class Structure(ABC):
     plain: bool = True
     """Whether all its stages are plain convolutions: tensor cores run no others well."""
 
+    joins: bool = False
+    """Whether what follows it can run in the kernel of its last stage, on a GPU (gdws.rows)."""
+
     @abstractmethod
     def fits(self, conv: nn.Conv2d) -> bool:
         """Whether a convolution can have this structure at all."""
