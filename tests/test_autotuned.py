@@ -141,7 +141,7 @@ def test_a_network_is_compiled_whole(network):
 
     with pytest.MonkeyPatch.context() as patch:
         plain = torch.compile
-        patch.setattr(torch, "compile", lambda model, options, dynamic: plain(model, backend=backend, dynamic=dynamic))
+        patch.setattr(torch, "compile", lambda model, options, **others: plain(model, backend=backend, **others))
         torch._dynamo.reset()
         made = compiled(filled(network), TRIED)
         made(torch.rand(2, 3, 17, 19))

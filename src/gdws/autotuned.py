@@ -23,7 +23,7 @@ from gdws.export import traced
 from gdws.folding import convolution_arguments, fold_ahead, fold_back, functional, only_reader, scale_and_shift
 from gdws.progress import track
 from gdws.recorded import TYPES, Recorded, check_recorded
-from gdws.rows import JOINING, as_rows, is_on_rows, on_rows
+from gdws.rows import JOINING, as_rows, is_on_rows, on_rows, placed
 from gdws.surgery import replace
 
 aten = torch.ops.aten
@@ -74,8 +74,11 @@ def check_logits(found: Tensor, wanted: Tensor, precision: str) -> None:
 
 
 def compiled(model: nn.Module, options: Mapping[str, Any] | None = None) -> nn.Module:
-    """The model through torch.compile, whole: `model.compile()` leaves out a root that is PyTorch's own, such as Sequential."""
-    made = torch.compile(model, options=dict(options or {}), dynamic=False)
+    """The model through torch.compile, whole: `model.compile()` leaves out a root that is PyTorch's own, such as Sequential.
+
+    What has been traced before must be one graph again.
+    """
+    made = torch.compile(model, options=dict(options or {}), dynamic=False, fullgraph=isinstance(model, GraphModule))
     assert isinstance(made, nn.Module)
     return made
 
@@ -89,6 +92,11 @@ def prepared(model: nn.Module, example: Tensor) -> tuple[GraphModule, dict[str, 
     fold_back(network)
     fold_ahead(network)
     scale_and_shift(network)
+    for node in network.graph.find_nodes(op="call_function", target=aten.cat.default):
+        if only_reader(node, aten.permute.default):  # the channels of Filled
+            with network.graph.inserting_after(node):
+                after = network.graph.call_function(placed, (node,))
+            node.replace_all_uses_with(after, lambda user, after=after: user is not after)
     joined = on_rows(network)
     for node in network.graph.find_nodes(op="call_function", target=aten.conv2d.default):
         if not _is_torch_compiles(node):
