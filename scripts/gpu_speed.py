@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from gdws import models
-from gdws.autotuned import OPTIONS, TRIED, check_logits, compiled, prepared
+from gdws.autotuned import OPTIONS, autotuned, check_logits, compiled, prepared
 from gdws.structures import STRUCTURES
 
 SETTINGS = {"float16, batch 256": (torch.float16, 256), "float32, batch 1": (torch.float32, 1)}
@@ -36,8 +36,8 @@ def made(model: nn.Module, way: str, example: Tensor) -> nn.Module:
     """The model, taken over, as it runs in this way."""
     if way == "NCHW":
         return model.to(example.dtype)
-    options = TRIED if way == "autotuned" else OPTIONS
-    if way in ("prepared", "autotuned"):
+    options = OPTIONS
+    if way == "prepared":
         model, others = prepared(model, example)
         options = {**options, **others}
     model.to("cuda", example.dtype, memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -114,7 +114,7 @@ def main() -> None:
     torch.backends.cudnn.benchmark = True
     torch.backends.cudnn.allow_tf32 = False
     if options.layers:
-        with torch.inference_mode():
+        with torch.no_grad():
             layers()
         return
     rows = []
@@ -125,22 +125,28 @@ def main() -> None:
         if unknown := set(ways) - {*SECONDS, *MINUTES}:
             parser.error(f"{name} has the way {unknown.pop()!r}: expected among {', '.join((*SECONDS, *MINUTES))}")
     for setting, (dtype, batch) in SETTINGS.items():
-        if setting.split(",")[0] not in options.precision:
+        precision = setting.split(",")[0]
+        if precision not in options.precision:
             continue
-        graphs, alive = {}, []
-        with torch.inference_mode():
+        graphs, alive = {}, list[object]()
+        with torch.no_grad():
             for name, ways in asked:
                 for way in ways:
                     network = models.resolve(name).to("cuda").eval()
                     x = torch.rand(batch, 3, 32, 32, device="cuda", dtype=dtype)
-                    wanted = network(x.float())
-                    model = made(network, way, x)
-                    if way != "NCHW":
-                        x = x.to(memory_format=torch.channels_last)
-                    check_logits(model(x), wanted, setting.split(",")[0])
-                    graphs[name, way] = captured(model, x)
+                    if way == "autotuned":
+                        run = autotuned(network, x.float(), precision)
+                        ((graphs[name, way], *_),) = run.replay.recordings.values()
+                        alive.append(run)
+                    else:
+                        wanted = network(x.float())
+                        model = made(network, way, x)
+                        if way != "NCHW":
+                            x = x.to(memory_format=torch.channels_last)
+                        check_logits(model(x), wanted, precision)
+                        graphs[name, way] = captured(model, x)
+                        alive += [model, x]  # a graph reads their memory and does not own it
                     print(f"{name}, {way}, {setting}: {1e3 * seconds(graphs[name, way]):.3f} ms", flush=True)
-                    alive += [model, x]  # a graph reads their memory and does not own it
                     if options.kernels:
                         print_kernels(graphs[name, way])
             taken: dict[tuple[str, str], list[float]] = {key: [] for key in graphs}

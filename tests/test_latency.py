@@ -426,9 +426,8 @@ def test_counted_budgets_for_tensor_cores_take_plain_convolutions_in_their_sizes
     options = []
     for site in sites:
         losses = statistics.curves[site.name]["vertical"][0].losses.tolist()
-        dense = cost.dense_macs(site)
-        ranks = [r for r in (16, 32, 64, 128, 192, 256) if r < len(losses) and vertical.macs(site, r) <= 0.45 * dense]
-        assert ranks
+        ranks = [rank for rank in (16, 32, 64, 128, 192, 256) if rank < len(losses)]
+        assert len(ranks) > 1
         if kind is gdws.Macs:
             costs = [cost.dense_macs(site), *(vertical.macs(site, rank) for rank in ranks)]
         else:

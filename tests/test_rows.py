@@ -7,12 +7,12 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from gdws import models, rows
+from gdws import models
 from gdws.autotuned import prepared
 from gdws.errors import GdwsError
 from gdws.export import traced
 from gdws.folding import functional
-from gdws.rows import ON_ROWS, SINGLE_VALUES, as_images, as_rows, in_memory_order, laid, on_rows
+from gdws.rows import ON_ROWS, SINGLE_VALUES, as_images, as_rows, laid, on_rows
 from gdws.structures import STRUCTURES
 from gdws.surgery import replace, survey
 
@@ -62,16 +62,13 @@ def test_rows_and_images_are_the_same_memory():
 
 
 @pytest.mark.parametrize("batch", [1, 3])
-@pytest.mark.parametrize("wide", [4, 64])
-def test_a_network_on_rows_computes_what_it_did(batch, wide, monkeypatch):
-    """Also as torch.compile sees it, which is told where rows lie; sums joined to convolutions, and by themselves."""
-    monkeypatch.setattr(rows, "WIDE", wide)
+def test_a_network_on_rows_computes_what_it_did(batch):
+    """Also as torch.compile sees it, which is told where rows lie."""
     network = Between().eval()
     x = torch.rand(batch, 3, 12, 10)
     made = rewritten(network, torch.rand(2, 3, 12, 10))
     kinds = Counter(node.target for node in made.graph.nodes)
-    assert all(kinds[kind] for kind in (as_images, as_rows, laid if wide == 64 else in_memory_order))
-    assert bool(kinds[in_memory_order]) == (wide == 4)
+    assert all(kinds[kind] for kind in (as_images, as_rows, laid))
     with torch.no_grad():
         expected = network(x)
         assert torch.allclose(made(x), expected, rtol=1e-5, atol=1e-6)
@@ -137,6 +134,6 @@ def test_after_vertical_pairs_all_is_on_rows(structure, joined):
     assert bool(options) == joined
     with torch.no_grad():
         assert torch.allclose(network(images), model(images), rtol=1e-4, atol=1e-4)
-    single = [node for node in network.graph.nodes if node.target in (*SINGLE_VALUES, in_memory_order)]
+    single = [node for node in network.graph.nodes if node.target in SINGLE_VALUES]
     assert len(single) > 20
     assert sum(ON_ROWS not in node.meta for node in single) == (2 if joined else len(single))

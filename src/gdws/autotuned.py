@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.fx import GraphModule, Node
 from torch.nn import functional as F
 
-from gdws.contract import full_precision, placement, unpack
+from gdws.contract import evaluating, full_precision, placement, unpack
 from gdws.errors import GdwsError, first_line
 from gdws.export import traced
 from gdws.folding import convolution_arguments, fold_ahead, fold_back, functional, only_reader, scale_and_shift
@@ -59,8 +59,8 @@ def autotuned(model: nn.Module, example: Tensor, precision: str = "float16") -> 
     except Exception as error:
         raise GdwsError(f"torch.compile cannot make the model: {first_line(error)}") from error
     check_recorded([run])
-    with full_precision(), torch.no_grad():
-        check_logits(logits, model.eval()(images.to(device, dtype)), precision)
+    with evaluating(model), full_precision(), torch.no_grad():
+        check_logits(logits, model(images.to(device, dtype)), precision)
     return run
 
 

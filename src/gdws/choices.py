@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -23,9 +22,6 @@ from gdws.surgery import Site
 GDWS = STRUCTURES["gdws"]
 LARGEST_BLOCK = 64
 """Channels: larger blocks are split where that fills them."""
-WORTH = 0.45
-"""On tensor cores the two stages of a pair run at about half the rate of a dense convolution: with more than this part of its
-multiply-adds they are not faster (H200, ResNet-18: 28 us with 0.5, 29 dense; 20 with 0.33)."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +105,7 @@ def least_loss(
     """One exact allocation over all layers: each takes a structure and a size from its curve, or stays dense.
 
     limit: on the sum of all layers' prices.
-    tile:  see fills_blocks; more than 1 for tensor cores, where sizes that would not be faster (WORTH) are left out.
+    tile:  see fills_blocks.
     """
     layers = []
     for site in sites:
@@ -123,8 +119,7 @@ def least_loss(
                 raise GdwsError(f"these statistics have no curves for {structure.name}: expected {', '.join(curves)} only")
             losses = torch.stack([curve.losses for curve in curves[structure.name]]).sum(0).tolist()
             sizes = [size for size in structure.sizes(curves[structure.name][0]) if fills_blocks(size, tile)]
-            worth = WORTH * cost.dense_macs(site) if tile > 1 else math.inf
-            priced = [(size, prices.of(structure, site, size)) for size in sizes if structure.macs(site, size) <= worth]
+            priced = [(size, prices.of(structure, site, size)) for size in sizes]
             options += [Option(structure, size, price, losses[size]) for size, price in priced if price < dense]
         layers.append(options)
     arrays = [(np.array([o.cost for o in options]), np.array([o.weight for o in options])) for options in layers]

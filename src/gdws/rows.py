@@ -9,9 +9,6 @@ single values: BatchNorm as a scale and a shift, ReLU, sums. Everything else get
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
@@ -24,9 +21,6 @@ SINGLE_VALUES = (aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Ten
 JOINING = {"pick_loop_orders": False, "benchmark_epilogue_fusion": False}
 """For torch.compile: loops over channels, then pixels, as a convolution's kernel has them; and what can be joined is. (By its
 own timings it leaves things alone that then take a third longer.)"""
-WIDE = 64
-"""Channels up to which a sum is joined: with more, two kernels are faster than one (H200, batch 256: 35 us against 40 for 64
-channels, 28 against 23 for 128, 16 against 14 for 256)."""
 ON_ROWS = "on rows"
 """Marks what is, in its `meta`."""
 
@@ -93,27 +87,10 @@ def _strided(values: Tensor, strides: list[int]) -> Tensor:
     return forced
 
 
-def in_memory_order(function: Callable[..., Tensor], *values: Any, **options: Any) -> Tensor:
-    """A function of single values of rows (N, C, 1, W), and of others for all of them, over pixels, then channels.
-
-    With loops as memory lies torch.compile does not put it into the kernel of the convolution before it.
-    """
-    moved = [_channels_last(value) if isinstance(value, Tensor) else value for value in values]
-    return placed(function(*moved, **options)).permute(0, 3, 1, 2)
-
-
-def _channels_last(value: Tensor) -> Tensor:
-    """What stands for (N, C, H, W), perhaps without its first axes, as (N, H, W, C)."""
-    for _ in range(4 - value.ndim):
-        value = value[None]
-    return value.permute(0, 2, 3, 1)
-
-
 def _rewrite(graph: Graph) -> None:
     """Give a twin on rows to each convolution that can have one, and to what works on its values; the rest reads images."""
     rows: dict[Node, Node] = {}
     twins: dict[Node, Node] = {}
-    ordered: set[Node] = set()
 
     def in_rows(value: Node) -> Node:
         if value not in rows:
@@ -129,17 +106,12 @@ def _rewrite(graph: Graph) -> None:
         else:
             continue
         sources = [in_rows(value) for value in maps]
-        sum_of_wide_maps = len(maps) > 1 and node.meta["val"].shape[1] > WIDE
         with graph.inserting_after(node):
-            if node.target in SINGLE_VALUES and (sum_of_wide_maps or not ordered.isdisjoint(maps)):
-                ordered.add(node)
-                twin = graph.call_function(in_memory_order, (node.target, *node.args), node.kwargs)
-            else:
-                twin = graph.call_function(node.target, node.args, node.kwargs)
+            twin = graph.call_function(node.target, node.args, node.kwargs)
         twin.meta[ON_ROWS] = True
         for value, source in zip(maps, sources, strict=True):
             twin.replace_input_with(value, source)
-        if len(node.users) > 1 and node not in ordered:
+        if len(node.users) > 1:
             with graph.inserting_after(twin):
                 twin = graph.call_function(laid, (twin,))
         rows[node] = twins[node] = twin
