@@ -119,6 +119,30 @@ def test_cudnn_gets_what_is_not_on_rows():
     assert len(pairs.graph.find_nodes(op="call_function", target=CONV)) == 1 + 2 * 14 + 2
 
 
+def test_a_model_may_put_other_things_together():
+    """Rows of numbers, as where images become tokens, and images."""
+
+    class Tokens(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.token = nn.Conv2d(3, 8, 4, 4), nn.Parameter(torch.rand(1, 1, 8))
+
+        def forward(self, x):
+            x = self.conv(x)
+            x = torch.cat([x, x.relu()], 1).permute(0, 2, 3, 1)[..., :8]
+            tokens = torch.cat([self.token.expand(len(x), -1, -1), x.flatten(1, 2)], 1)
+            return tokens.permute(0, 2, 1).mean(2)
+
+    torch.manual_seed(0)
+    network, x = Tokens().eval(), torch.rand(2, 3, 16, 16)
+    with torch.no_grad():
+        made = prepared(network, x)[0]
+        assert torch.allclose(made(x), network(x), rtol=1e-4, atol=1e-5)
+        torch._dynamo.reset()
+        whole = torch.compile(made, backend="aot_eager", dynamic=False, fullgraph=True)
+        assert torch.allclose(whole(x), network(x), rtol=1e-4, atol=1e-5)
+
+
 def test_logits_that_are_not_the_models_are_refused():
     wanted = torch.randn(4, 10)
     check_logits(wanted * 1.005, wanted, "float16")

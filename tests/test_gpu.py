@@ -179,9 +179,10 @@ def test_a_recorded_network_answers_as_the_network(precision):
             assert torch.allclose(answers.float(), expected.roll(shift, 0), atol=1e-3 if precision == "float32" else 0.1)
 
 
+@pytest.mark.parametrize("structure", ["project", "vertical"])
 @pytest.mark.filterwarnings("ignore")  # torch.compile imports what is deprecated
-def test_an_autotuned_network_answers_as_the_network():
-    """Few layers: each takes seconds. A network with a product before its taps, and a first layer of three channels."""
+def test_an_autotuned_network_answers_as_the_network(structure):
+    """Few layers: each takes seconds. A product before its taps, for cuDNN, or a pair on rows; three channels first."""
     from torch import nn
 
     from gdws.autotuned import autotuned
@@ -190,7 +191,7 @@ def test_an_autotuned_network_answers_as_the_network():
     head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10)]
     model = nn.Sequential(nn.Conv2d(3, 32, 3), nn.BatchNorm2d(32), nn.ReLU(), nn.Conv2d(32, 32, 3), *head).eval()
     images = data.load("demo", "test").take(64).images.float() / 255
-    plan = gdws.plan(model, [images], gdws.Macs(0.6), structures="project", attack=None)
+    plan = gdws.plan(model, [images], gdws.Macs(0.6), structures=structure, attack=None)
     model = gdws.apply(model, plan).cuda()
     run = autotuned(model, images)
     assert len(run.replay.recordings) == 1

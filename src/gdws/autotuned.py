@@ -93,7 +93,7 @@ def prepared(model: nn.Module, example: Tensor) -> tuple[GraphModule, dict[str, 
     fold_ahead(network)
     scale_and_shift(network)
     for node in network.graph.find_nodes(op="call_function", target=aten.cat.default):
-        if only_reader(node, aten.permute.default):  # the channels of Filled
+        if node.meta["val"].ndim == 4 and only_reader(node, aten.permute.default):  # the channels of Filled
             with network.graph.inserting_after(node):
                 after = network.graph.call_function(placed, (node,))
             node.replace_all_uses_with(after, lambda user, after=after: user is not after)
