@@ -130,7 +130,7 @@ def test_a_model_may_put_other_things_together():
         def forward(self, x):
             x = self.conv(x)
             x = torch.cat([x, x.relu()], 1).permute(0, 2, 3, 1)[..., :8]
-            tokens = torch.cat([self.token.expand(len(x), -1, -1), x.flatten(1, 2)], 1)
+            tokens = torch.cat([self.token.expand(x.shape[0], -1, -1), x.flatten(1, 2)], 1)
             return tokens.permute(0, 2, 1).mean(2)
 
     torch.manual_seed(0)
