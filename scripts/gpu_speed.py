@@ -1,4 +1,4 @@
-"""Frames per second of networks on a GPU, library kernels only: docs/speed.md's tables.
+"""Frames per second of networks on a GPU, with kernels of cuDNN and of torch.compile: docs/speed.md's tables.
 
     python scripts/gpu_speed.py zoo:preactresnet18 FOLDER ... [--precision float16] [--json OUT]
     python scripts/gpu_speed.py zoo:preactresnet18@compiled,prepared,autotuned FOLDER@autotuned ...
@@ -36,10 +36,10 @@ def made(model: nn.Module, way: str, example: Tensor) -> nn.Module:
     """The model, taken over, as it runs in this way."""
     if way == "NCHW":
         return model.to(example.dtype)
-    options = OPTIONS
+    options: dict[str, object] = {**OPTIONS}
     if way == "prepared":
-        model, others = prepared(model, example)
-        options = {**options, **others}
+        model, others = prepared(model, example, "cuda", example.dtype)
+        options |= others
     model.to("cuda", example.dtype, memory_format=torch.channels_last)  # type: ignore[call-overload]
     if way == "channels-last":
         return model

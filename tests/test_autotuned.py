@@ -4,13 +4,12 @@ import copy
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import nn
+from torch.nn import functional as F
 
 import gdws
 from gdws import data, models
-from gdws.autotuned import TRIED, Filled, autotuned, check_logits, compiled, filled, prepared
+from gdws.autotuned import TRIED, OfOneSize, autotuned, check_logits, compiled, prepared
 from gdws.errors import GdwsError
 from gdws.folding import NORM
 from gdws.structures import STRUCTURES
@@ -64,29 +63,6 @@ def test_a_prepared_network_computes_what_it_did(network):
         assert torch.allclose(made(x[:1]), network(x[:1]), rtol=1e-4, atol=1e-4)
     assert not list(made.graph.find_nodes(op="call_function", target=NORM))
     assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
-
-
-@settings(max_examples=40, deadline=None)
-@given(
-    st.integers(1, 20),
-    st.tuples(st.integers(1, 5), st.integers(1, 5)),
-    st.integers(1, 3),
-    st.integers(1, 2),
-    st.sampled_from([0, 1, 2, "same", "valid"]),
-    st.sampled_from(["zeros", "reflect"]),
-)
-def test_a_filled_convolution_computes_what_it_did(channels, kernel, stride, dilation, padding, mode):
-    if padding == "same":  # of an even kernel it warns
-        kernel, stride = (kernel[0] | 1, kernel[1] | 1), 1
-    conv = nn.Conv2d(channels, 5, kernel, stride, padding, dilation, padding_mode=mode).double()
-    x = torch.rand(2, channels, 17, 13, dtype=torch.float64)
-    made = filled(nn.Sequential(conv))
-    assert isinstance(made[0], Filled) == (channels < 16)
-    assert torch.allclose(made(x), conv(x))
-    if isinstance(made[0], Filled):
-        assert made[0].conv.in_channels == 16
-        if mode == "zeros" and channels * kernel[0] <= 16 and padding != "same":
-            assert made[0].conv.kernel_size == (1, kernel[1])
 
 
 def test_in_half_precision_it_is_as_near_as_pytorch_s_own():
@@ -143,6 +119,63 @@ def test_a_model_may_put_other_things_together():
         assert torch.allclose(whole(x), network(x), rtol=1e-4, atol=1e-5)
 
 
+class Making(nn.Module):
+    """Makes tensors like others, and names a type."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.weight = nn.Conv2d(3, 16, 3), nn.Parameter(torch.rand(17, 5))
+
+    def forward(self, x):
+        y = self.conv(x.float()).mean((2, 3)).to(x.dtype)
+        more = torch.ones(y.shape[0], 1, device=y.device, dtype=y.dtype) * torch.arange(3, device=y.device).float().mean()
+        return (torch.cat([y, more], 1) @ self.weight).float()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
+def test_what_a_model_makes_is_made_in_the_type_asked_for(dtype):
+    torch.manual_seed(0)
+    model, x = Making().eval(), torch.rand(3, 3, 9, 9)
+    made, _ = prepared(model, x, "cpu", dtype)
+    assert made(x.to(dtype)).dtype == dtype
+    assert torch.allclose(made(x.to(dtype)).float(), model(x), rtol=1e-2 if dtype == torch.float16 else 1e-5)
+    assert model.weight.dtype == torch.float32
+    there, _ = prepared(model, x, "meta", dtype)
+    whole = torch.compile(there, backend="aot_eager", dynamic=False, fullgraph=True)
+    assert whole(x.to("meta", dtype)).device.type == "meta"
+
+
+def test_views_of_maps_are_kept_whatever_their_layout():
+    """As in LeNet: the first convolution, of few channels, gives channels-last memory."""
+
+    class Viewed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.one, self.two, self.head = nn.Conv2d(3, 6, 3), nn.Conv2d(6, 8, 3), nn.Linear(16, 4)
+
+        def forward(self, x):
+            y = F.max_pool2d(F.relu(self.two(F.max_pool2d(F.relu(self.one(x)), 2))), 2)
+            return self.head(y.view(y.size(0), -1))
+
+    torch.manual_seed(0)
+    model, x = Viewed().eval(), torch.rand(4, 3, 12, 14)
+    with torch.no_grad():
+        made = prepared(model, x)[0]
+        assert torch.allclose(made(x), model(x), atol=1e-5)
+        assert torch.allclose(made(x.to(memory_format=torch.channels_last)), model(x), atol=1e-5)
+
+
+def test_other_images_than_it_was_made_for_are_refused():
+    network = OfOneSize(nn.Flatten(), (3, 4, 4))
+    for batch in (*range(1, 9), 3):
+        assert network(torch.rand(batch, 3, 4, 4)).shape == (batch, 48)
+    for _ in range(2):
+        with pytest.raises(GdwsError, match=r"the batch has 9 images: expected one of 1, 2, 3, 4, 5, 6, 7, 8, since"):
+            network(torch.rand(9, 3, 4, 4))
+    with pytest.raises(GdwsError, match=r"the images are \(2, 3, 8, 4\): expected \(batch, 3, 4, 4\)"):
+        network(torch.rand(2, 3, 8, 4))
+
+
 def test_logits_that_are_not_the_models_are_refused():
     wanted = torch.randn(4, 10)
     check_logits(wanted * 1.005, wanted, "float16")
@@ -167,7 +200,7 @@ def test_a_network_is_compiled_whole(network):
         plain = torch.compile
         patch.setattr(torch, "compile", lambda model, options, **others: plain(model, backend=backend, **others))
         torch._dynamo.reset()
-        made = compiled(filled(network), TRIED)
+        made = compiled(network, TRIED)
         made(torch.rand(2, 3, 17, 19))
     assert len(seen) == 1
     assert seen[0] >= 8

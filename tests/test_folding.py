@@ -86,16 +86,42 @@ def test_weights_and_sums_are_what_the_formulas_say():
     assert torch.allclose(value_of(module, added.args[1]).view(-1), network[0].bias / s - network[0].running_mean)
 
 
-def test_a_shift_that_float16_cannot_hold_is_left_alone():
+@pytest.mark.parametrize("scale", [1e-7, 1e-4, 1e-3, 1.0])
+def test_small_scales_do_not_cost_precision_in_float16(scale):
+    """A scale of 1e-4 in the weights would leave them a few bits."""
     torch.manual_seed(0)
-    network = nn.Sequential(norm(4), nn.ReLU(), nn.Conv2d(4, 4, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten()).eval()
+    layers = norm(32), nn.ReLU(), nn.Conv2d(32, 8, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten()
+    network, x = nn.Sequential(*layers).eval(), torch.rand(4, 32, 6, 6)
     with torch.no_grad():
-        network[0].weight[1] = 1e-7
-    x = torch.rand(2, 4, 4, 4)
-    module, (*_, after) = folded(network, x)
-    assert after[aten.mul.Tensor] == 1
-    assert torch.allclose(module(x), network(x), atol=1e-6)
-    assert module.half()(x.half()).isfinite().all()
+        network[0].weight.mul_(scale)
+        network[2].weight.mul_(0.2)
+        network[2].bias.zero_()
+        module, (*_, after) = folded(network, x)
+        wanted = network(x)
+        assert torch.allclose(module(x), wanted, atol=1e-6)
+        theirs = (network.half()(x.half()) - wanted).norm()
+        assert (module.half()(x.half()) - wanted).norm() < 2 * theirs + 1e-3 * wanted.norm()
+    assert after[aten.mul.Tensor] == (scale < 1)
+
+
+def test_types_that_a_model_mixes_are_kept():
+    """What autocast makes in bfloat16 is not that of the statistics."""
+
+    class Mixed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.norm, self.last = nn.Conv2d(3, 8, 3), norm(8), nn.Conv2d(8, 4, 3)
+
+        def forward(self, x):
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                y = self.norm(self.conv(x)).relu()
+            return self.last(y.float()).mean((2, 3))
+
+    torch.manual_seed(0)
+    network, x = Mixed().eval(), torch.rand(2, 3, 9, 9)
+    module, _ = folded(network, x)
+    with torch.no_grad():
+        assert torch.allclose(module(x), network(x), rtol=2e-2, atol=2e-2)
 
 
 @pytest.mark.parametrize("shared", ["norm", "convolution"])

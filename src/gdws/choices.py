@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -138,10 +137,10 @@ def fills_blocks(size: int, tile: int) -> bool:
 
     For tile 16: 16, 32, 64, 128, 192, ... A size between two of them takes as long as the next. For tile 1 any size will do.
     """
-    if tile == 1:
-        return True
-    blocks = itertools.takewhile(lambda block: block <= min(size, LARGEST_BLOCK), (tile << n for n in itertools.count()))
-    return size >= tile and size % max(blocks) == 0
+    block = tile
+    while 2 * block <= min(size, LARGEST_BLOCK):
+        block *= 2
+    return tile == 1 or (size >= tile and size % block == 0)
 
 
 def _comparison(chosen: Option, options: list[Option]) -> str:

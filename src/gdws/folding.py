@@ -20,19 +20,26 @@ from gdws.export import quiet
 aten = torch.ops.aten
 NORM = aten._native_batch_norm_legit_no_training.default
 """BatchNorm in eval mode, in a functional graph: the first of what it gives is its value."""
-LARGEST_SHIFT = 1e4
-"""t / s beyond it is left alone: float16 ends at 65504."""
+LARGEST_SHIFT = 100.0
+"""t / s beyond it is left alone: weights times a small s would be too small for float16, which is precise from 6e-5 on."""
 
 
 def functional(program: ExportedProgram) -> GraphModule:
-    """The graph of a traced model, with nothing in place and no checks of its input."""
+    """The graph of a traced model, with nothing in place and no checks of sizes, types and devices; it may be moved."""
     with quiet():
         module = program.run_decompositions({}).module()
     assert isinstance(module, GraphModule)
-    for node in module.graph.find_nodes(op="call_module", target="_guards_fn"):
-        module.graph.erase_node(node)
-    for node in module.graph.find_nodes(op="call_function", target=aten.view.default):
+    graph = module.graph
+    for node in [
+        *graph.find_nodes(op="call_module", target="_guards_fn"),
+        *graph.find_nodes(op="call_function", target=aten._assert_tensor_metadata.default),
+    ]:
+        graph.erase_node(node)
+    for node in graph.find_nodes(op="call_function", target=aten.view.default):
         node.target = aten.reshape.default  # a view of memory that may lie otherwise now
+    for node in graph.find_nodes(op="call_function", target=aten.conv2d.padding):
+        _pad_by_numbers(node)
+    module.recompile()
     return module
 
 
@@ -40,14 +47,14 @@ def fold_back(module: GraphModule) -> None:
     """Fold each BatchNorm into the convolution before it, if nothing else reads that."""
     for norm in _norms(module):
         conv = norm.all_input_nodes[0]
-        if not _is_plain(conv) or len(conv.users) > 1:
+        if not is_plain(conv) or len(conv.users) > 1:
             continue
         scale, shift = _affine(module, norm)
         source, weight, bias, *others = convolution_arguments(conv)
         biased = shift if bias is None else shift + value_of(module, bias).double() * scale
         scaled = value_of(module, weight).double() * scale.view(-1, 1, 1, 1)
         with module.graph.inserting_before(conv):
-            constants = _kept(module, scaled, conv.name, weight), _kept(module, biased, f"{conv.name}_bias", weight)
+            constants = kept(module, scaled, conv.name, weight), kept(module, biased, f"{conv.name}_bias", weight)
         conv.args = (source, *constants, *others)
         _replace(norm, conv)
     _clean(module)
@@ -64,13 +71,13 @@ def fold_ahead(module: GraphModule) -> None:
         convs = list(readers[0].users)
         if not bool((scale > 0).all() and ((shift / scale).abs() <= LARGEST_SHIFT).all()):
             continue
-        if not all(_is_plain(conv) and convolution_arguments(conv)[-1] == 1 for conv in convs):
+        if not all(is_plain(conv) and convolution_arguments(conv)[-1] == 1 for conv in convs):
             continue
         for conv in convs:
             weight = conv.args[1]
             scaled = value_of(module, weight).double() * scale.view(1, -1, 1, 1)
             with module.graph.inserting_before(conv):
-                conv.update_arg(1, _kept(module, scaled, conv.name, weight))
+                conv.update_arg(1, kept(module, scaled, conv.name, weight))
         _replace(norm, _applied(module, norm, aten.add.Tensor, norm.all_input_nodes[0], shift / scale, "shift"))
     _clean(module)
 
@@ -85,8 +92,17 @@ def scale_and_shift(module: GraphModule) -> None:
 
 
 def convolution_arguments(conv: Node) -> tuple[Any, ...]:
-    """Source, weight, bias, stride, padding, dilation and groups, with those left out filled in."""
-    return (*conv.args, *(None, (1, 1), (0, 0), (1, 1), 1)[len(conv.args) - 2 :])
+    """Source, weight, bias, stride, padding, dilation and groups, with those left out filled in and numbers as pairs."""
+    given = (*conv.args, *(None, (1, 1), (0, 0), (1, 1), 1)[len(conv.args) - 2 :])
+    source, weight, bias, *windows, groups = given
+    return source, weight, bias, *map(_pair, windows), groups
+
+
+def is_plain(node: Node) -> bool:
+    """A convolution of images by constant weights."""
+    if node.target is not aten.conv2d.default or node.all_input_nodes[0].meta["val"].ndim != 4:
+        return False
+    return all(part is None or is_constant(part) for part in node.args[1:3])
 
 
 def only_reader(node: Node, target: Any) -> Node | None:
@@ -106,15 +122,43 @@ def value_of(module: GraphModule, node: Any) -> Tensor:
     return value.detach()
 
 
+def kept(module: GraphModule, value: Tensor, name: str, like: Any) -> Node:
+    """A new constant of the graph, in the type of another."""
+    name = f"folded_{name}"
+    value = value.to(value_of(module, like).dtype)
+    module.register_buffer(name, value)
+    node = module.graph.get_attr(name)
+    node.meta["val"] = value
+    return node
+
+
+def _pair(value: Any) -> Any:
+    return [value, value] if isinstance(value, int) else value if isinstance(value, str) else [*value] * (2 // len(value))
+
+
+def _pad_by_numbers(conv: Node) -> None:
+    """Write "valid" and, where both sides get as much, "same" as numbers."""
+    source, weight, bias, stride, padding, dilation, groups = convolution_arguments(conv)
+    reach = [each * (taps - 1) for each, taps in zip(dilation, weight.meta["val"].shape[2:], strict=True)]
+    if padding == "same" and any(each % 2 for each in reach):
+        return
+    numbers = [each // 2 if padding == "same" else 0 for each in reach]
+    conv.target, conv.args = aten.conv2d.default, (source, weight, bias, stride, numbers, dilation, groups)
+
+
 def _norms(module: GraphModule) -> list[Node]:
-    """BatchNorms of images whose statistics and weights are constants, and of which only the value is used."""
+    """BatchNorms of images in the type of their statistics, which are constants, and of which only the value is used."""
     return [
         norm
         for norm in module.graph.find_nodes(op="call_function", target=NORM)
         if all(part is None or is_constant(part) for part in norm.args[1:5])
         and [(user.target, user.args[1]) for user in norm.users] == [(operator.getitem, 0)]
-        and norm.all_input_nodes[0].meta["val"].ndim == 4
+        and _is_like(norm.all_input_nodes[0].meta["val"], value_of(module, norm.args[3]))
     ]
+
+
+def _is_like(images: Tensor, statistics: Tensor) -> bool:
+    return images.ndim == 4 and images.dtype == statistics.dtype
 
 
 def _affine(module: GraphModule, norm: Node) -> tuple[Tensor, Tensor]:
@@ -128,20 +172,10 @@ def _affine(module: GraphModule, norm: Node) -> tuple[Tensor, Tensor]:
     return scale, shift if bias is None else shift + value_of(module, bias).double()
 
 
-def _kept(module: GraphModule, value: Tensor, name: str, like: Any) -> Node:
-    """A new constant of the graph, in the type of another."""
-    name = f"folded_{name}"
-    value = value.to(value_of(module, like).dtype)
-    module.register_buffer(name, value)
-    node = module.graph.get_attr(name)
-    node.meta["val"] = value
-    return node
-
-
 def _applied(module: GraphModule, norm: Node, function: Any, source: Node, value: Tensor, name: str) -> Node:
     """The function of a source and one number for each channel."""
     with module.graph.inserting_before(norm):
-        constant = _kept(module, value.view(-1, 1, 1), f"{norm.name}_{name}", norm.args[3])
+        constant = kept(module, value.view(-1, 1, 1), f"{norm.name}_{name}", norm.args[3])
         node = module.graph.call_function(function, (source, constant))
     node.meta["val"] = source.meta["val"]
     return node
@@ -150,13 +184,6 @@ def _applied(module: GraphModule, norm: Node, function: Any, source: Node, value
 def _replace(norm: Node, other: Node) -> None:
     (value,) = norm.users
     value.replace_all_uses_with(other)
-
-
-def _is_plain(node: Node) -> bool:
-    """A convolution of images by constant weights."""
-    if node.target is not aten.conv2d.default or node.all_input_nodes[0].meta["val"].ndim != 4:
-        return False
-    return all(part is None or is_constant(part) for part in node.args[1:3])
 
 
 def _clean(module: GraphModule) -> None:

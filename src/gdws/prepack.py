@@ -7,14 +7,12 @@ that alone read it, and its weight is packed in advance. Outputs are channels-la
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 
-from gdws.folding import convolution_arguments, fold_back, functional, is_constant, only_reader, value_of
+from gdws.folding import convolution_arguments, fold_back, functional, is_plain, only_reader, value_of
 from gdws.runtimes import misfit
 
 aten, mkldnn = torch.ops.aten, torch.ops.mkldnn
@@ -53,27 +51,24 @@ def prepacked(program: ExportedProgram) -> GraphModule:
             for node in module.graph.find_nodes(op="call_function", target=aten.conv2d.default):
                 _pack(module, node)
     module.graph.eliminate_dead_code()
-    module.recompile()
-    return module
+    return GraphModule(module, module.graph)  # without the weights that are not read any more
 
 
 def _pack(module: GraphModule, node: Node) -> None:
     source, weight, bias, stride, padding, dilation, groups = convolution_arguments(node)
     shape = source.meta["val"].shape
-    if len(shape) != 4 or not is_constant(weight) or not (bias is None or is_constant(bias)):
+    if not is_plain(node):
         return
     relu = only_reader(node, aten.relu.default)
     last, activation = (node, "none") if relu is None else (relu, "relu")
-    pairs = [_pair(padding), _pair(stride), _pair(dilation)]
-    packed = mkldnn._reorder_convolution_weight(value_of(module, weight), *pairs, groups, [1, *shape[1:]])
+    windows = padding, stride, dilation
+    packed = mkldnn._reorder_convolution_weight(value_of(module, weight), *windows, groups, [1, *shape[1:]])
     name = f"packed_{node.name}"
     module.register_buffer(name, packed)
     with module.graph.inserting_before(last):
-        arguments = (source, module.graph.get_attr(name), bias, *pairs, groups, activation, [], "")
-        fused = module.graph.call_function(mkldnn._convolution_pointwise.default, arguments)
+        fused = module.graph.call_function(
+            mkldnn._convolution_pointwise.default,
+            (source, module.graph.get_attr(name), bias, *windows, groups, activation, [], ""),
+        )
     fused.meta["val"] = last.meta["val"]
     last.replace_all_uses_with(fused)
-
-
-def _pair(value: Any) -> list[int]:
-    return [value, value] if isinstance(value, int) else [*value] * (2 // len(value))

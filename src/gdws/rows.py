@@ -13,8 +13,6 @@ import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
-from gdws.errors import GdwsError
-
 aten = torch.ops.aten
 SINGLE_VALUES = (aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor, aten.relu.default)
 """What works on single values."""
@@ -31,11 +29,6 @@ def on_rows(network: GraphModule) -> bool:
     It computes the same: images (B, C, H, W) to logits, for any B, and C, H and W as they were when it was traced.
     """
     graph = network.graph
-    (images,) = graph.find_nodes(op="placeholder")
-    with graph.inserting_after(images):
-        checked = graph.call_function(of_size, (images, tuple(images.meta["val"].shape[1:])))
-    checked.meta["val"] = images.meta["val"]
-    images.replace_all_uses_with(checked, lambda user: user is not checked)
     convs = set(graph.find_nodes(op="call_function", target=aten.conv2d.default))
     pairs = any(_runs_on_rows(conv) and conv.args[0] in convs for conv in convs)
     if pairs:
@@ -47,13 +40,6 @@ def on_rows(network: GraphModule) -> bool:
 def is_on_rows(conv: Node) -> bool:
     """Whether this convolution of a rewritten graph runs on rows."""
     return ON_ROWS in conv.meta
-
-
-def of_size(images: Tensor, size: tuple[int, ...]) -> Tensor:
-    """The images, if they are (B, *size)."""
-    if tuple(images.shape[1:]) != size:
-        raise GdwsError(f"the images are {tuple(images.shape)}: expected (batch, {', '.join(map(str, size))})")
-    return images
 
 
 def as_rows(images: Tensor) -> Tensor:

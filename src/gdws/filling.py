@@ -1,0 +1,55 @@
+"""Convolutions of few channels, mostly the first, as such of a whole block: three channels make unaligned reads.
+
+Where they fit into the block the vertical taps become channels too, so that k x k of three channels, nine then, is 1 x k: a
+third of the work, and something that can run on rows (gdws.rows). The rest of the block is zeros.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule
+from torch.nn import functional as F
+
+from gdws.folding import convolution_arguments, is_plain, kept, value_of
+from gdws.rows import placed
+
+aten = torch.ops.aten
+BLOCK = 16
+"""Channels that the smallest kernels work on together."""
+
+
+def fill(network: GraphModule) -> None:
+    """Rewrite such convolutions of a functional graph (gdws.folding); grouped ones and the second ones of pairs stay."""
+    for conv in network.graph.find_nodes(op="call_function", target=aten.conv2d.default):
+        source, weight, bias, stride, padding, dilation, groups = convolution_arguments(conv)
+        if not is_plain(conv) or groups != 1 or source.target is aten.conv2d.default:
+            continue
+        values = value_of(network, weight)
+        _, channels, height, width = values.shape
+        if channels >= BLOCK:
+            continue
+        vertically = (1, 1, 0, 1)
+        if 1 < height <= BLOCK // channels:
+            vertically = (height, stride[0], padding[0], dilation[0])
+            values = values.transpose(1, 2).reshape(-1, height * channels, 1, width)
+            stride, padding, dilation = (1, stride[1]), (0, padding[1]), (1, dilation[1])
+        values = F.pad(values, (0, 0, 0, 0, 0, BLOCK - values.shape[1]))
+        with network.graph.inserting_before(conv):
+            block = network.graph.call_function(in_a_block, (source, *vertically))
+            block.meta["val"] = in_a_block(source.meta["val"], *vertically)
+            whole = kept(network, values, f"{conv.name}_block", weight)
+        conv.args = (block, whole, bias, stride, padding, dilation, groups)
+    network.recompile()
+
+
+def in_a_block(images: Tensor, taps: int, stride: int, padding: int, dilation: int) -> Tensor:
+    """(B, C, H, W) as (B, BLOCK, H', W): first the channels of what the first vertical tap sees, then of the second, ..."""
+    pixels = images.permute(0, 2, 3, 1)  # in the order of channels-last memory, in which torch.compile is to write them
+    if padding:
+        pixels = F.pad(pixels, (0, 0, 0, 0, padding, padding))
+    reach = pixels.shape[1] - dilation * (taps - 1)
+    parts = [pixels[:, tap * dilation :][:, :reach:stride] for tap in range(taps)]
+    count, height, width, channels = parts[0].shape
+    zeros = images.new_zeros(count, height, width, BLOCK - taps * channels)
+    return placed(torch.cat([*parts, zeros], 3)).permute(0, 3, 1, 2)
