@@ -156,17 +156,9 @@ def conv2d(
 
 
 @conv2d.register_fake
-def _(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    groups: int,
-    relu: bool,
-) -> Tensor:
-    return F.conv2d(x, weight, bias, stride, padding, dilation, groups)
+def _(*arguments: Any) -> Tensor:
+    *convolution, _ = arguments  # a ReLU does not change what torch.compile must know
+    return F.conv2d(*convolution)
 
 
 def _is_torch_compiles(conv: Node) -> bool:
