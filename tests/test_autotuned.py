@@ -181,7 +181,7 @@ def test_logits_that_are_not_the_models_are_refused():
     check_logits(wanted * 1.005, wanted, "float16")
     for wrong in (wanted * 1.02, wanted.roll(1, 0), wanted * torch.nan):
         with pytest.raises(
-            GdwsError, match=r"what torch.compile made in float16 is \S+ of the logits off: expected at most 0.01"
+            GdwsError, match=r"the logits in float16 are \S+ of their norm off the model's: expected at most 0.01"
         ):
             check_logits(wrong, wanted, "float16")
     with pytest.raises(GdwsError, match=r"expected at most 0.001"):

@@ -87,13 +87,15 @@ def test_weights_and_sums_are_what_the_formulas_say():
 
 
 @pytest.mark.parametrize("scale", [1e-7, 1e-4, 1e-3, 1.0])
-def test_small_scales_do_not_cost_precision_in_float16(scale):
-    """A scale of 1e-4 in the weights would leave them a few bits."""
+@pytest.mark.parametrize("shifted", [True, False])
+def test_small_scales_do_not_cost_precision_in_float16(scale, shifted):
+    """A scale of 1e-4 in the weights would leave them a few bits, with a bias, which makes t / s large, and without."""
     torch.manual_seed(0)
     layers = norm(32), nn.ReLU(), nn.Conv2d(32, 8, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten()
     network, x = nn.Sequential(*layers).eval(), torch.rand(4, 32, 6, 6)
     with torch.no_grad():
         network[0].weight.mul_(scale)
+        network[0].bias.mul_(float(shifted))
         network[2].weight.mul_(0.2)
         network[2].bias.zero_()
         module, (*_, after) = folded(network, x)

@@ -89,7 +89,7 @@ def check_logits(found: Tensor, wanted: Tensor, precision: str) -> None:
     error = float((found.double() - wanted.double()).norm() / wanted.double().norm())
     if not error <= FAR[precision]:
         raise GdwsError(
-            f"what torch.compile made in {precision} is {error:.1e} of the logits off: expected at most {FAR[precision]:g}"
+            f"the logits in {precision} are {error:.1e} of their norm off the model's: expected at most {FAR[precision]:g}"
         )
 
 

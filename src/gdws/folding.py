@@ -1,8 +1,8 @@
 """A traced network as a graph of functions, with its BatchNorms folded into the convolutions around them.
 
 In eval mode BatchNorm is s x + t for each channel. After a convolution that nothing else reads, s goes into its weights and t
-is its bias. Before a ReLU and convolutions, where s > 0, relu(s x + t) = s relu(x + t / s): s goes into the weights that come
-next, and a sum is left. Everything is exact but for rounding; elsewhere it is a product and a sum.
+is its bias. Before a ReLU and convolutions, where s > 0 and not small, relu(s x + t) = s relu(x + t / s): s goes into the
+weights that come next, and a sum is left. Everything is exact but for rounding; elsewhere it is a product and a sum.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from gdws.export import quiet
 aten = torch.ops.aten
 NORM = aten._native_batch_norm_legit_no_training.default
 """BatchNorm in eval mode, in a functional graph: the first of what it gives is its value."""
-LARGEST_SHIFT = 100.0
-"""t / s beyond it is left alone: weights times a small s would be too small for float16, which is precise from 6e-5 on."""
+SMALLEST_SCALE, LARGEST_SHIFT = 0.01, 1e4
+"""s below and t / s beyond are left alone: float16 ends at 65504 and is imprecise below 6e-5, where s times weights may be."""
 
 
 def functional(program: ExportedProgram) -> GraphModule:
@@ -69,7 +69,7 @@ def fold_ahead(module: GraphModule) -> None:
         if len(readers) != 1 or readers[0].target is not aten.relu.default:
             continue
         convs = list(readers[0].users)
-        if not bool((scale > 0).all() and ((shift / scale).abs() <= LARGEST_SHIFT).all()):
+        if not bool((scale >= SMALLEST_SCALE).all() and ((shift / scale).abs() <= LARGEST_SHIFT).all()):
             continue
         if not all(is_plain(conv) and convolution_arguments(conv)[-1] == 1 for conv in convs):
             continue
