@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from gdws import models
 from gdws.autotuned import OPTIONS, autotuned, check_logits, compiled, prepared
+from gdws.joining import ORDERS
 from gdws.structures import STRUCTURES
 
 SETTINGS = {"float16, batch 256": (torch.float16, 256), "float32, batch 1": (torch.float32, 1)}
@@ -38,8 +39,8 @@ def made(model: nn.Module, way: str, example: Tensor) -> nn.Module:
         return model.to(example.dtype)
     options: dict[str, object] = {**OPTIONS}
     if way == "prepared":
-        model, others = prepared(model, example, "cuda", example.dtype)
-        options |= others
+        model = prepared(model, example, "cuda", example.dtype)
+        options |= ORDERS
     model.to("cuda", example.dtype, memory_format=torch.channels_last)  # type: ignore[call-overload]
     if way == "channels-last":
         return model

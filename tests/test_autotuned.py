@@ -56,8 +56,7 @@ def network():
 def test_a_prepared_network_computes_what_it_did(network):
     x = torch.rand(4, 3, 17, 19)
     before = copy.deepcopy(network.state_dict())
-    made, options = prepared(network, x)
-    assert not options
+    made = prepared(network, x)
     with torch.no_grad():
         assert torch.allclose(made(x), network(x), rtol=1e-4, atol=1e-4)
         assert torch.allclose(made(x[:1]), network(x[:1]), rtol=1e-4, atol=1e-4)
@@ -73,24 +72,24 @@ def test_in_half_precision_it_is_as_near_as_pytorch_s_own():
         for network in (model, compressed):
             exact = network(images)
             theirs = copy.deepcopy(network).half()(images.half()).float()
-            ours = prepared(network, images)[0].half()(images.half()).float()
+            ours = prepared(network, images).half()(images.half()).float()
             assert (ours - exact).norm() < 2 * (theirs - exact).norm()
             check_logits(ours, exact, "float16")
 
 
-def test_cudnn_gets_what_is_not_on_rows():
-    """A dense network but for its products, with each ReLU that alone reads a convolution; of pairs on rows, nothing."""
+def test_cudnn_gets_what_is_dense():
+    """But for products and the first convolution, with each ReLU that alone reads one; of pairs, nothing."""
     images = torch.rand(2, 3, 32, 32)
-    dense, _ = prepared(models.embedded(), images)
+    dense = prepared(models.embedded(), images)
     given = dense.graph.find_nodes(op="call_function", target=CUDNN)
-    assert len(given) == 15
+    assert len(given) == 14
     assert sum(node.args[-1] for node in given) == 7  # one for each block
     left = dense.graph.find_nodes(op="call_function", target=CONV)
-    assert [tuple(node.args[1].meta["val"].shape[2:]) for node in left] == [(1, 1)] * 2
+    assert [tuple(node.args[1].meta["val"].shape[2:]) for node in left] == [(1, 3), (1, 1), (1, 1)]
     model = models.embedded()
     convs = [site.conv for site in survey(model, images) if site.reason is None]
     replace(model, {conv: STRUCTURES["vertical"].blank(conv, (8,)) for conv in convs})
-    pairs, _ = prepared(model, images)
+    pairs = prepared(model, images)
     assert not pairs.graph.find_nodes(op="call_function", target=CUDNN)
     assert len(pairs.graph.find_nodes(op="call_function", target=CONV)) == 1 + 2 * 14 + 2
 
@@ -112,7 +111,7 @@ def test_a_model_may_put_other_things_together():
     torch.manual_seed(0)
     network, x = Tokens().eval(), torch.rand(2, 3, 16, 16)
     with torch.no_grad():
-        made = prepared(network, x)[0]
+        made = prepared(network, x)
         assert torch.allclose(made(x), network(x), rtol=1e-4, atol=1e-5)
         torch._dynamo.reset()
         whole = torch.compile(made, backend="aot_eager", dynamic=False, fullgraph=True)
@@ -136,11 +135,11 @@ class Making(nn.Module):
 def test_what_a_model_makes_is_made_in_the_type_asked_for(dtype):
     torch.manual_seed(0)
     model, x = Making().eval(), torch.rand(3, 3, 9, 9)
-    made, _ = prepared(model, x, "cpu", dtype)
+    made = prepared(model, x, "cpu", dtype)
     assert made(x.to(dtype)).dtype == dtype
     assert torch.allclose(made(x.to(dtype)).float(), model(x), rtol=1e-2 if dtype == torch.float16 else 1e-5)
     assert model.weight.dtype == torch.float32
-    there, _ = prepared(model, x, "meta", dtype)
+    there = prepared(model, x, "meta", dtype)
     whole = torch.compile(there, backend="aot_eager", dynamic=False, fullgraph=True)
     assert whole(x.to("meta", dtype)).device.type == "meta"
 
@@ -160,7 +159,7 @@ def test_views_of_maps_are_kept_whatever_their_layout():
     torch.manual_seed(0)
     model, x = Viewed().eval(), torch.rand(4, 3, 12, 14)
     with torch.no_grad():
-        made = prepared(model, x)[0]
+        made = prepared(model, x)
         assert torch.allclose(made(x), model(x), atol=1e-5)
         assert torch.allclose(made(x.to(memory_format=torch.channels_last)), model(x), atol=1e-5)
 
@@ -214,7 +213,7 @@ def test_what_hooks_do_is_kept():
     network[1].register_forward_hook(lambda module, inputs, output: 2 * output)
     x = torch.rand(2, 3, 8, 8)
     with torch.no_grad():
-        assert torch.allclose(prepared(network, x)[0](x), network(x), rtol=1e-4, atol=1e-5)
+        assert torch.allclose(prepared(network, x)(x), network(x), rtol=1e-4, atol=1e-5)
 
 
 def test_without_a_gpu_it_says_so(network):

@@ -215,7 +215,7 @@ def test_drop_stops_at_the_smallest_network_that_its_sizes_allow(images):
     target = gdws.Target("cuda", "float16")
     made = gdws.plan(narrow, [images], gdws.Drop(99.0), structures="separable", attack=None, target=target)
     assert [layer.kept for layer in made.layers[1:]] == [(16,), (16,)]
-    assert made.tile == 16
+    assert made.tensor_cores
 
 
 def test_agreement_is_taken_on_images_clean_and_attacked(network, images):

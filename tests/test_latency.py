@@ -54,13 +54,14 @@ class Residual(nn.Module):
 
 @pytest.fixture(scope="module")
 def residual():
-    """A network, its convolutions, and statistics for two structures."""
+    """A network, its convolutions, two structures, and statistics for these and one more."""
     torch.manual_seed(0)
     model = Residual().eval()
     images = torch.rand(24, 3, 32, 32)
     sites = [site for site in survey(model, images[:1]) if site.reason is None]
     structures = named(["gdws", "vertical"])
-    return model, sites, structures, calibrate(model, [images], sites, structures, attack=None, seed=0)
+    statistics = calibrate(model, [images], sites, named(["gdws", "separable"]), attack=None, seed=0)
+    return model, sites, structures, statistics
 
 
 @pytest.fixture(scope="module")
@@ -420,41 +421,44 @@ def test_plan_takes_other_targets_for_budgets_of_time_only(residual, table, monk
 
 @pytest.mark.parametrize("kind", [gdws.Macs, gdws.Params])
 def test_counted_budgets_for_tensor_cores_take_plain_convolutions_in_their_sizes(residual, kind):
-    """Against all combinations of ranks of 16, 32, ...; no GPU is needed to plan for one."""
+    """Against all combinations of ranks of 64, 128, ... and horizontally 16 and 32 too; no GPU is needed to plan for one."""
     model, sites, _, statistics = residual
-    vertical, target = STRUCTURES["vertical"], Target("cuda", "float16", batch=256)
+    target = Target("cuda", "float16", batch=256)
+    smallest = {"horizontal": 16, "vertical": 64}
     options = []
     for site in sites:
-        losses = statistics.curves[site.name]["vertical"][0].losses.tolist()
-        ranks = [rank for rank in (16, 32, 64, 128, 192, 256) if rank < len(losses)]
-        assert len(ranks) > 1
-        if kind is gdws.Macs:
-            costs = [cost.dense_macs(site), *(vertical.macs(site, rank) for rank in ranks)]
-        else:
-            costs = [cost.dense_parameters(site), *(vertical.parameters(site.conv, rank) for rank in ranks)]
-        options.append(list(zip(costs, [0.0, *(losses[rank] for rank in ranks)], strict=True)))
+        own = [(cost.dense_macs(site) if kind is gdws.Macs else cost.dense_parameters(site), 0.0)]
+        for name, least in smallest.items():
+            structure, losses = STRUCTURES[name], statistics.curves[site.name][name][0].losses.tolist()
+            for rank in (rank for rank in (16, 32, 64, 128, 192, 256) if least <= rank < len(losses)):
+                price = structure.macs(site, rank) if kind is gdws.Macs else structure.parameters(site.conv, rank)
+                own.append((price, losses[rank]))
+        assert len(own) > 2
+        options.append(own)
     limit = 0.5 * sum(own[0][0] for own in options)
     within = [pick for pick in itertools.product(*options) if sum(costs for costs, _ in pick) <= limit]
     best = min(sum(loss for _, loss in pick) for pick in within)
 
-    made = gdws.plan(model, statistics, kind(0.5), structures=["gdws", "vertical"], target=target)
+    made = gdws.plan(model, statistics, kind(0.5), structures=["gdws", "separable"], target=target)
     layers = [layer for layer in made.layers if layer.replaceable]
     assert (made.macs if kind is gdws.Macs else made.parameters) <= 0.5
     assert sum(layer.loss for layer in layers) == pytest.approx(best)
-    assert {layer.structure for layer in layers} <= {"dense", "vertical"}
+    assert {layer.structure for layer in layers} <= {"dense", *smallest}
     assert all(layer.kept[0] in (16, 32, 64, 128, 192) for layer in layers if layer.kept)
-    assert made.tile == gdws.Plan.from_json(made.to_json()).tile == 16
+    assert made.tensor_cores
+    assert gdws.Plan.from_json(made.to_json()).tensor_cores
+    assert gdws.Plan.from_json(made.to_json().replace('"tensor cores": true', '"tile": 16')).tensor_cores  # as it was written
     free = gdws.plan(model, statistics, kind(0.5), structures="vertical")
-    assert free.tile == 1
+    assert not free.tensor_cores
     assert any(layer.kept[0] % 16 for layer in free.layers if layer.kept)
     with pytest.raises(GdwsError, match="structures are gdws: expected plain convolutions"):
         gdws.plan(model, statistics, kind(0.5), structures="gdws", target=target)
     with pytest.raises(GdwsError, match=r"Target\(engine='cuda', precision='float32'.*\): expected .* cuda in float16"):
         gdws.plan(model, statistics, kind(0.5), target=Target("cuda"))
     with pytest.raises(
-        GdwsError, match=r"\(0.01\) is out of reach in sizes from 16 on: expected at least 0\.\d+, all layers smallest"
+        GdwsError, match=r"\(0.01\) is out of reach in sizes for tensor cores: expected at least 0\.\d+, all layers smallest"
     ):
-        gdws.plan(model, statistics, kind(0.01), structures="vertical", target=target)
+        gdws.plan(model, statistics, kind(0.01), structures="separable", target=target)
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,10 @@
 """A model through torch.compile with kernels that were tried out, as a CUDA graph: minutes to make, for large float16 batches.
 
-torch.compile joins what stands between convolutions, and with max_autotune it times kernels of its own beside the libraries'.
-It is given a graph of which it makes most: BatchNorm folded (gdws.folding), the channels of the first convolution filled up to
-a block (gdws.filling), pairs of convolutions on rows of pixels (gdws.rows), so that their own kernels do what follows them, and
-all others in cuDNN's kernels, which have a ReLU in them.
+torch.compile joins what stands between convolutions, and with max_autotune it times kernels of its own beside the libraries',
+here as they will run (gdws.tryouts). It is given a graph of which it makes most: BatchNorm folded (gdws.folding), the channels
+of the first convolution filled up to a block (gdws.filling), narrow ones as strips of columns (gdws.strips), what follows pairs
+of convolutions written so that their own kernels can do it (gdws.joining), and all others in cuDNN's kernels, which have a ReLU
+in them.
 """
 
 from __future__ import annotations
@@ -14,23 +15,37 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._inductor import config
 from torch.fx import GraphModule, Node
 from torch.nn import functional as F
 
 from gdws.contract import at_least_float32, evaluating, full_precision, placement, unpack
 from gdws.errors import GdwsError, first_line
 from gdws.export import traced
-from gdws.filling import fill
+from gdws.filling import fill, in_a_block
 from gdws.folding import convolution_arguments, fold_ahead, fold_back, functional, only_reader, scale_and_shift
+from gdws.joining import ORDERS, join
 from gdws.progress import track
 from gdws.recorded import TYPES, Recorded, check_recorded
-from gdws.rows import JOINING, as_rows, is_on_rows, on_rows
+from gdws.strips import widen
+from gdws.tryouts import one_after_another
 
 aten = torch.ops.aten
 OPTIONS = {"coordinate_descent_tuning": True}
 """Of torch.compile: the kernels between convolutions are tuned."""
-TRIED = {**OPTIONS, "max_autotune": True, "autotune_num_choices_displayed": 0}
-"""The same, with kernels for convolutions tried out."""
+TRIED: dict[str, Any] = {
+    **OPTIONS,
+    **ORDERS,
+    "max_autotune": True,
+    "autotune_num_choices_displayed": 0,
+    "autotune_local_cache": False,
+    "benchmark_epilogue_fusion": True,
+    "max_epilogue_benchmarked_choices": 8,
+}
+"""For a prepared network: kernels for convolutions are tried out, and the best of them again with what follows. They are timed
+each time, since what is remembered may have been timed otherwise."""
+if hasattr(config, "max_autotune_report_choices_stats"):  # not in PyTorch 2.8, which reports nothing
+    TRIED["max_autotune_report_choices_stats"] = False
 BATCHES = 8
 """Sizes of batches that torch.compile takes for one network."""
 SCHEMA = "(Tensor x, Tensor weight, Tensor? bias, int[] stride, int[] padding, int[] dilation, int groups, bool relu) -> Tensor"
@@ -51,8 +66,8 @@ def autotuned(model: nn.Module, example: Tensor, precision: str = "float16") -> 
     device, _ = placement(model)
     if device.type != "cuda":
         raise GdwsError(f"the model is on {device}: expected a CUDA device, whose kernels torch.compile tries out")
-    made, options = prepared(model, images, device, TYPES[precision])
-    run = Recorded(OfOneSize(compiled(made, {**TRIED, **options}), images.shape[1:]), torch.channels_last)
+    made = prepared(model, images, device, TYPES[precision])
+    run = Recorded(OfOneSize(compiled(made, TRIED), images.shape[1:]), torch.channels_last)
     try:
         for _ in track(range(3), "torch.compile tries kernels (minutes)"):  # the third call is recorded
             logits = run(images.to(device, TYPES[precision]))
@@ -80,7 +95,8 @@ class OfOneSize(nn.Module):
             self.batches.remove(len(images))
             sizes = ", ".join(map(str, sorted(self.batches)))
             raise GdwsError(f"the batch has {len(images)} images: expected one of {sizes}, since no more sizes are compiled")
-        logits: Tensor = self.network(images)
+        with one_after_another():
+            logits: Tensor = self.network(images)
         return logits
 
 
@@ -105,8 +121,8 @@ def compiled(model: nn.Module, options: Mapping[str, Any] | None = None) -> nn.M
 
 def prepared(
     model: nn.Module, example: Tensor, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32
-) -> tuple[GraphModule, dict[str, Any]]:
-    """A copy in eval mode, as torch.compile makes most of it, on a device and in a type; and the options for that.
+) -> GraphModule:
+    """A copy in eval mode, as torch.compile with ORDERS makes most of it, on a device and in a type.
 
     It computes the same, for images of example's size. What the model makes in float32 is made in this type, on this device.
     """
@@ -115,16 +131,19 @@ def prepared(
     fold_ahead(network)
     scale_and_shift(network)
     fill(network)
-    joined = on_rows(network)
-    for node in network.graph.find_nodes(op="call_function", target=aten.conv2d.default):
-        if not _is_torch_compiles(node):
-            _give_to_cudnn(network, node)
+    convs = network.graph.find_nodes(op="call_function", target=aten.conv2d.default)
+    tried = [conv for conv in convs if _is_torch_compiles(conv)]
+    for conv in convs:
+        if conv not in tried:
+            _give_to_cudnn(network, conv)
+    join(network, tried)
+    widen(network)
     for node in network.graph.nodes:
         _move(node, device, dtype)
     network.graph.eliminate_dead_code()
     network.graph.lint()
     made = GraphModule(network, network.graph).eval().requires_grad_(False)
-    return made.to(device, dtype), JOINING if joined else {}
+    return made.to(device, dtype)
 
 
 def _move(node: Node, device: torch.device | str, dtype: torch.dtype) -> None:
@@ -162,13 +181,14 @@ def _(*arguments: Any) -> Tensor:
 
 
 def _is_torch_compiles(conv: Node) -> bool:
-    """Whether torch.compile is to choose the kernel: of products, of what is on rows, and of what convolutions alone read.
+    """Whether torch.compile is to choose the kernel: of products, of both convolutions of pairs, and of what was filled.
 
-    In all others it would put what follows into a kernel of its own, which is slow on images (gdws.rows).
+    Of all others cuDNN has better ones.
     """
-    _, _, height, width = conv.all_input_nodes[1].meta["val"].shape
-    read_by_convolutions = all(user.target in (aten.conv2d.default, as_rows) for user in conv.users)
-    return height == width == 1 or is_on_rows(conv) or read_by_convolutions
+    source, weight = conv.all_input_nodes[:2]
+    is_first = all(user.target is aten.conv2d.default for user in conv.users)
+    is_second = source.target is aten.conv2d.default
+    return is_first or is_second or source.target is in_a_block or weight.meta["val"].shape[2:].numel() == 1
 
 
 def _give_to_cudnn(network: GraphModule, conv: Node) -> None:
@@ -179,3 +199,6 @@ def _give_to_cudnn(network: GraphModule, conv: Node) -> None:
         node = network.graph.call_function(torch.ops.gdws.conv2d.default, (*arguments, relu is not None))
     node.meta["val"] = last.meta["val"]
     last.replace_all_uses_with(node)
+    for done in (relu, conv):
+        if done is not None:
+            network.graph.erase_node(done)

@@ -79,15 +79,15 @@ class _Counted:
 
 
 def calibrated(
-    sites: list[Site], structures: Sequence[Structure], statistics: Statistics, budget: Budget, tile: int = 1
+    sites: list[Site], structures: Sequence[Structure], statistics: Statistics, budget: Budget, tensor_cores: bool = False
 ) -> dict[str, Choice]:
-    """The least predicted loss within a Macs or Params budget. `tile`: see fills_blocks."""
+    """The least predicted loss within a Macs or Params budget. tensor_cores: only in sizes that fill their blocks."""
     prices = _Counted(budget, "calibrated")
     whole = sum(map(prices.dense, sites))
     try:
-        return least_loss(sites, structures, statistics, prices, budget.value * whole, tile)
+        return least_loss(sites, structures, statistics, prices, budget.value * whole, tensor_cores)
     except OutOfReach as error:
-        least, steps = error.least / whole, f" in sizes from {tile} on" if tile > 1 else ""
+        least, steps = error.least / whole, " in sizes for tensor cores" if tensor_cores else ""
         raise OutOfReach(
             f"{budget} is out of reach{steps}: expected at least {least:.3f}, all layers smallest", least
         ) from None
@@ -99,12 +99,12 @@ def least_loss(
     statistics: Statistics,
     prices: Prices,
     limit: float,
-    tile: int = 1,
+    tensor_cores: bool = False,
 ) -> dict[str, Choice]:
     """One exact allocation over all layers: each takes a structure and a size from its curve, or stays dense.
 
-    limit: on the sum of all layers' prices.
-    tile:  see fills_blocks.
+    limit:        on the sum of all layers' prices.
+    tensor_cores: only in sizes that fill their blocks.
     """
     layers = []
     for site in sites:
@@ -117,7 +117,9 @@ def least_loss(
             if structure.name not in curves:
                 raise GdwsError(f"these statistics have no curves for {structure.name}: expected {', '.join(curves)} only")
             losses = torch.stack([curve.losses for curve in curves[structure.name]]).sum(0).tolist()
-            sizes = [size for size in structure.sizes(curves[structure.name][0]) if fills_blocks(size, tile)]
+            sizes = structure.sizes(curves[structure.name][0])
+            if tensor_cores:
+                sizes = [size for size in sizes if fills_blocks(size, structure.block)]
             priced = [(size, prices.of(structure, site, size)) for size in sizes]
             options += [Option(structure, size, price, losses[size]) for size, price in priced if price < dense]
         layers.append(options)
@@ -132,15 +134,17 @@ def least_loss(
     return choices
 
 
-def fills_blocks(size: int, tile: int) -> bool:
-    """Whether kernels that work on blocks of tile, 2 tile, ... up to LARGEST_BLOCK channels have none that is not full.
+def fills_blocks(size: int, smallest: int | None) -> bool:
+    """Whether kernels for blocks of `smallest`, twice as many, ... up to LARGEST_BLOCK channels have none that is not full.
 
-    For tile 16: 16, 32, 64, 128, 192, ... A size between two of them takes as long as the next. For tile 1 any size will do.
+    For 16: 16, 32, 64, 128, 192, ... A size between two of them takes as long as the next. For None there are no kernels.
     """
-    block = tile
+    if smallest is None or size < smallest:
+        return False
+    block = smallest
     while 2 * block <= min(size, LARGEST_BLOCK):
         block *= 2
-    return tile == 1 or (size >= tile and size % block == 0)
+    return size % block == 0
 
 
 def _comparison(chosen: Option, options: list[Option]) -> str:

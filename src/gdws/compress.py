@@ -18,7 +18,7 @@ from gdws.budgets import Beta, Budget, Drop, Latency, Macs, Params, Speedup
 from gdws.choices import Choice, calibrated, lego_with_one_beta, uniform
 from gdws.contract import Batches, check_weights, checked_logits, evaluating, full_precision, placement
 from gdws.errors import GdwsError, OutOfReach
-from gdws.latency import TILE, Latencies, Target, Timetable, check_device, suited, timetable
+from gdws.latency import Latencies, Target, Timetable, check_device, suited, timetable
 from gdws.nn import FactoredConv2d, GDWSConv2d
 from gdws.plans import NO_GAIN, LayerPlan, Plan
 from gdws.progress import note, track
@@ -65,8 +65,8 @@ def plan(
     exclude     shell patterns of convolutions to leave alone. The first and 1x1 convolutions are, unless told otherwise.
     cache       a folder for the statistics of the calibrated method and for measured times: the next budget then takes seconds.
     target      where it will run (gdws.Target). For Latency and Speedup, by default the CPU's best engine, float32, batch 1.
-                For Macs, Params and Drop only Target("cuda", "float16"), a plan for tensor cores: vertical pairs, or other
-                plain convolutions if there are none among the structures, in ranks of 16, 32, 64 and multiples of 64.
+                For Macs, Params and Drop only Target("cuda", "float16"), a plan for tensor cores: plain convolutions in ranks
+                of multiples of 64, and horizontal pairs also in ranks of 16 and 32.
     """
     if method not in METHODS:
         raise GdwsError(f"method is {method!r}: expected one of {', '.join(METHODS)}")
@@ -96,7 +96,7 @@ def plan(
     if timed and method != "calibrated":
         raise GdwsError(f"method {method!r} got the budget {budget}: expected the method 'calibrated' for a budget of time")
     kinds = named(structures)
-    suitable, tile = kinds, 1
+    suitable, tensor_cores = kinds, False
     if target is not None and method != "calibrated":
         raise GdwsError(f"method {method!r} got a target: expected the method 'calibrated' with it")
     if target is not None and timed:
@@ -104,7 +104,7 @@ def plan(
     elif isinstance(target, Timetable):
         raise GdwsError(f"the budget {budget} got a timetable: expected Latency or Speedup with it")
     elif target is not None:
-        suitable, tile = suited(kinds, target), TILE
+        suitable, tensor_cores = suited(kinds, target), True
     images, labels = (calibration.images, None) if isinstance(calibration, Statistics) else gather(calibration)
     device, dtype = placement(model)
     example = images[:1].to(device, dtype)
@@ -130,7 +130,7 @@ def plan(
             )
             choices, measured = nearest(rounds(model, candidates, kinds, statistics, budget, table), budget)
         else:
-            choices = calibrated(candidates, suitable, statistics, budget, tile)
+            choices = calibrated(candidates, suitable, statistics, budget, tensor_cores)
     elif method == "paper":
         alphas = (
             {name: layer.alpha for name, layer in statistics.layers.items()}
@@ -152,7 +152,7 @@ def plan(
         {"gdws": gdws.__version__, "torch": str(torch.__version__)},
         () if method == "uniform" else image_hashes(images),
         measured,
-        tile,
+        tensor_cores,
         statistics if method == "calibrated" else None,
     )
 

@@ -1,7 +1,7 @@
 """Convolutions of few channels, mostly the first, as such of a whole block: three channels make unaligned reads.
 
-Where they fit into the block the vertical taps become channels too, so that k x k of three channels, nine then, is 1 x k: a
-third of the work, and something that can run on rows (gdws.rows). The rest of the block is zeros.
+Where they fit into the block the vertical taps become channels too, so that k x k of three channels is 1 x k of k times as
+many: a third of the work for k = 3. Taps are filled up to a power of two, and channels to their part of the block, by zeros.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from torch.fx import GraphModule
 from torch.nn import functional as F
 
 from gdws.folding import convolution_arguments, is_plain, kept, value_of
-from gdws.rows import placed
+from gdws.joining import placed
 
 aten = torch.ops.aten
 BLOCK = 16
@@ -29,10 +29,12 @@ def fill(network: GraphModule) -> None:
         _, channels, height, width = values.shape
         if channels >= BLOCK:
             continue
-        vertically = (1, 1, 0, 1)
-        if 1 < height <= BLOCK // channels:
-            vertically = (height, stride[0], padding[0], dilation[0])
-            values = values.transpose(1, 2).reshape(-1, height * channels, 1, width)
+        taps = 1 << (height - 1).bit_length()
+        vertically = source.meta["val"].shape[2], 1, 1, 0, 1
+        if 1 < taps <= BLOCK // channels:
+            vertically = conv.meta["val"].shape[2], taps, stride[0], padding[0], dilation[0]
+            values = F.pad(values, (0, 0, 0, taps - height, 0, BLOCK // taps - channels))
+            values = values.transpose(1, 2).reshape(-1, BLOCK, 1, width)
             stride, padding, dilation = (1, stride[1]), (0, padding[1]), (1, dilation[1])
         values = F.pad(values, (0, 0, 0, 0, 0, BLOCK - values.shape[1]))
         with network.graph.inserting_before(conv):
@@ -43,13 +45,14 @@ def fill(network: GraphModule) -> None:
     network.recompile()
 
 
-def in_a_block(images: Tensor, taps: int, stride: int, padding: int, dilation: int) -> Tensor:
-    """(B, C, H, W) as (B, BLOCK, H', W): first the channels of what the first vertical tap sees, then of the second, ..."""
+def in_a_block(images: Tensor, height: int, taps: int, stride: int, padding: int, dilation: int) -> Tensor:
+    """(B, C, H, W) as (B, BLOCK, height, W): first the channels of what the first vertical tap sees, then of the second, ...
+
+    Each with zeros up to its part of the block.
+    """
+    reach = dilation * (taps - 1) + 1
+    below = stride * (height - 1) + reach - images.shape[2] - padding  # more than the margin, where taps were filled up
     pixels = images.permute(0, 2, 3, 1)  # in the order of channels-last memory, in which torch.compile is to write them
-    if padding:
-        pixels = F.pad(pixels, (0, 0, 0, 0, padding, padding))
-    reach = pixels.shape[1] - dilation * (taps - 1)
-    parts = [pixels[:, tap * dilation :][:, :reach:stride] for tap in range(taps)]
-    count, height, width, channels = parts[0].shape
-    zeros = images.new_zeros(count, height, width, BLOCK - taps * channels)
-    return placed(torch.cat([*parts, zeros], 3)).permute(0, 3, 1, 2)
+    pixels = F.pad(pixels, (0, BLOCK // taps - images.shape[1], 0, 0, padding, max(below, 0)))
+    seen = pixels.unfold(1, reach, stride)[:, :height, ..., ::dilation]  # (B, height, W, C, taps)
+    return placed(seen.transpose(3, 4).reshape(-1, height, images.shape[3], BLOCK)).permute(0, 3, 1, 2)

@@ -52,8 +52,6 @@ LARGE = 0.9
 """A GPU works by whole tiles, and beyond the largest size that was timed a straight line is no guess: this one is timed too."""
 SLOWER = 2.0
 """How many times as long a layer may take in a network as alone, or the reverse."""
-TILE = 16
-"""The smallest rank for tensor cores, see gdws.choices.fills_blocks."""
 WARMUP, TURNS = 5, 40
 FORMAT = "gdws latency 2"
 """Changes with how times are taken, so that what is cached is measured again."""
@@ -187,15 +185,14 @@ def check_device(model: nn.Module, target: Target) -> None:
 
 
 def suited(structures: Sequence[Structure], target: Target) -> tuple[Structure, ...]:
-    """Those that a network in float16 on a GPU is made of: plain convolutions for its tensor cores; of these, if there are any,
-    such as do what follows them in their own kernel, since there the time goes into moving maps."""
+    """Those that a network in float16 on a GPU is made of: plain convolutions for its tensor cores."""
     if (target.engine, target.precision) != ("cuda", "float16"):
         raise GdwsError(f"a budget other than of time got {target}: expected Latency or Speedup with it, or cuda in float16")
-    kinds = tuple(structure for structure in structures if structure.plain)
+    kinds = tuple(structure for structure in structures if structure.block is not None)
     if not kinds:
         given = ", ".join(structure.name for structure in structures)
         raise GdwsError(f"structures are {given}: expected plain convolutions for float16 on a GPU, such as separable or auto")
-    return tuple(structure for structure in kinds if structure.joins) or kinds
+    return kinds
 
 
 def mock(model: nn.Module, choices: Mapping[str, Choice]) -> nn.Module:

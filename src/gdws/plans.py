@@ -82,7 +82,7 @@ class Plan:
 
     images: short hashes of the calibration images, so that no accuracy is reported on them.
     measured: the time that it takes, where the budget is one of time.
-    tile: the smallest size: 16 where it was planned for tensor cores, in sizes that fill blocks (gdws.choices.fills_blocks).
+    tensor_cores: whether it was planned for them, in sizes that fill their blocks (gdws.choices.fills_blocks).
     calibration: the statistics behind a calibrated plan, for `apply`; not part of the JSON.
     """
 
@@ -94,7 +94,7 @@ class Plan:
     versions: dict[str, str]
     images: tuple[str, ...] = ()
     measured: Measured | None = None
-    tile: int = 1
+    tensor_cores: bool = False
     calibration: Statistics | None = field(default=None, compare=False, repr=False)
 
     @property
@@ -123,7 +123,7 @@ class Plan:
             "layers": [asdict(layer) for layer in self.layers],
             "images": self.images,
             "measured": None if self.measured is None else asdict(self.measured),
-            "tile": self.tile,
+            "tensor cores": self.tensor_cores,
         }
         return json.dumps(record, indent=1)
 
@@ -144,7 +144,7 @@ class Plan:
                 record["versions"],
                 tuple(record["images"]),
                 None if record["measured"] is None else Measured(**record["measured"]),
-                record.get("tile", 1),  # plans of earlier versions have none
+                record.get("tensor cores", record.get("tile", 1) > 1),  # plans of earlier versions have a tile, or nothing
             )
         except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
             raise GdwsError(

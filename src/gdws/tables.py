@@ -65,7 +65,7 @@ def epochs(history: Sequence[Mapping[str, float]]) -> Table:
 
 def plan(made: Plan) -> Table:
     """What becomes of each convolution."""
-    table = _plain(f"{made.method}, {made.budget}" + (", for tensor cores" if made.tile > 1 else ""))
+    table = _plain(f"{made.method}, {made.budget}" + (", for tensor cores" if made.tensor_cores else ""))
     table.caption = "loss: predicted; next: what another structure would lose at this cost, in multiples of it"
     timed = made.measured is not None
     for heading in ("convolution", "becomes", "MACs", *(["time"] if timed else []), "loss", "next"):

@@ -34,11 +34,9 @@ class Structure(ABC):
     brittleness: float = 1.0
     """How much more a predicted loss counts against another structure's: an attack on the compressed network finds more in the
     errors of some than their divergence on given images tells."""
-    plain: bool = True
-    """Whether all its stages are plain convolutions: tensor cores run no others well."""
-
-    joins: bool = False
-    """Whether what follows it can run in the kernel of its last stage, on a GPU (gdws.rows)."""
+    block: int | None = None
+    """The smallest size that is worth it on tensor cores (gdws.choices.fills_blocks); None where a stage is no plain
+    convolution, since they run no others well."""
 
     @abstractmethod
     def fits(self, conv: nn.Conv2d) -> bool:

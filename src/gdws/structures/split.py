@@ -19,11 +19,14 @@ GRAINS = {128: 8, 32: 4}
 
 
 class Split(Structure):
-    """A size is the rank: the channels between the two stages; so is what a plan keeps. `axes`: see TwoStageConv2d."""
+    """A size is the rank: the channels between the two stages; so is what a plan keeps. `axes`: see TwoStageConv2d.
+
+    A first stage of few channels is fast on tensor cores where it is horizontal (gdws.strips).
+    """
 
     def __init__(self, name: str, axes: tuple[int, ...]) -> None:
         self.name, self.axes = name, axes
-        self.joins = self.axes == (0,)
+        self.block = 16 if axes == (1,) else 64
 
     def fits(self, conv: nn.Conv2d) -> bool:
         """Both stages together must be able to be smaller than the whole, and separable ones must each have taps."""
