@@ -179,19 +179,31 @@ def test_a_recorded_network_answers_as_the_network(precision):
             assert torch.allclose(answers.float(), expected.roll(shift, 0), atol=1e-3 if precision == "float32" else 0.1)
 
 
-@pytest.mark.parametrize("structure", ["project", "vertical"])
+class Residual(torch.nn.Module):
+    """Two convolutions before a sum, the second of which may be replaced, and one that stays dense."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem, self.norm = torch.nn.Conv2d(3, 32, 3), torch.nn.BatchNorm2d(32)
+        self.conv, self.last = torch.nn.Conv2d(32, 32, 3, padding=1), torch.nn.Conv2d(32, 32, 3, 2)
+        self.head = torch.nn.Linear(32, 10)
+
+    def forward(self, x):
+        x = self.stem(x)
+        x = x + self.conv(self.norm(x).relu())
+        return self.head(self.last(x.relu()).relu().mean((2, 3)))
+
+
+@pytest.mark.parametrize("structure", ["project", "horizontal"])
 @pytest.mark.filterwarnings("ignore")  # torch.compile imports what is deprecated
 def test_an_autotuned_network_answers_as_the_network(structure):
-    """Few layers: each takes seconds. A product before its taps, for cuDNN, or a pair on rows; three channels first."""
-    from torch import nn
-
+    """Few layers: each takes seconds. Three channels first, a sum in the kernel of a pair, and something for cuDNN."""
     from gdws.autotuned import autotuned
 
     torch.manual_seed(0)
-    head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10)]
-    model = nn.Sequential(nn.Conv2d(3, 32, 3), nn.BatchNorm2d(32), nn.ReLU(), nn.Conv2d(32, 32, 3), *head).eval()
+    model = Residual().eval()
     images = data.load("demo", "test").take(64).images.float() / 255
-    plan = gdws.plan(model, [images], gdws.Macs(0.6), structures=structure, attack=None)
+    plan = gdws.plan(model, [images], gdws.Macs(0.6), structures=structure, exclude=["last"], attack=None)
     model = gdws.apply(model, plan).cuda()
     run = autotuned(model, images)
     assert len(run.replay.recordings) == 1
@@ -200,6 +212,24 @@ def test_an_autotuned_network_answers_as_the_network(structure):
         for shift in range(3):
             answers = run(images.roll(shift, 0).cuda().half()).float()
             assert (answers - expected.roll(shift, 0)).norm() < 0.01 * expected.norm()
+
+
+def test_kernels_are_timed_as_they_run():
+    """As long as in a recording, where nothing is launched: what takes microseconds too."""
+    from gdws.graphs import Replay
+    from gdws.tryouts import milliseconds
+
+    for size in (64, 2048):
+        x = torch.rand(size, size, device="cuda")
+        often = Replay(lambda x: tuple(x @ x for _ in range(50)))
+        for _ in range(3):
+            often(x)
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        often(x)
+        end.record()
+        end.synchronize()
+        assert milliseconds(lambda x=x: x @ x) == pytest.approx(begin.elapsed_time(end) / 50, rel=0.5)
 
 
 def test_a_plan_by_time_on_this_gpu():

@@ -1,8 +1,8 @@
 """Convolutions of 1xk to few channels as such to a whole block: those of several neighbouring columns.
 
 A kernel reads what each of the k taps sees, k times the map, and that takes its time where little is computed from it. Q
-columns at a time have k + Q - 1 taps together, so that it is (k + Q - 1) / Q times the map, for Q times the channels; many weights are
-zero. In channels-last memory the channels of Q neighbouring columns lie just as the columns would.
+columns at a time have k + Q - 1 taps together, so that it is (k + Q - 1) / Q times the map, for Q times the channels; many
+weights are zero. In channels-last memory the channels of Q neighbouring columns lie just as the columns would.
 """
 
 from __future__ import annotations
