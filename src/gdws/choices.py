@@ -19,8 +19,8 @@ from gdws.structures import STRUCTURES, Structure
 from gdws.surgery import Site
 
 GDWS = STRUCTURES["gdws"]
-LARGEST_BLOCK = 64
-"""Channels: larger blocks are split where that fills them."""
+BLOCK, LARGEST_BLOCK = 16, 64
+"""Channels that kernels for tensor cores work on together, at least and at most."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def least_loss(
     """One exact allocation over all layers: each takes a structure and a size from its curve, or stays dense.
 
     limit:        on the sum of all layers' prices.
-    tensor_cores: only in sizes that fill their blocks.
+    tensor_cores: only in sizes that fill their blocks, the small ones left to structures that are fast there, if there are any.
     """
     layers = []
     for site in sites:
@@ -119,7 +119,8 @@ def least_loss(
             losses = torch.stack([curve.losses for curve in curves[structure.name]]).sum(0).tolist()
             sizes = structure.sizes(curves[structure.name][0])
             if tensor_cores:
-                sizes = [size for size in sizes if fills_blocks(size, structure.block)]
+                others = any(other.narrow for other in structures) and not structure.narrow
+                sizes = [size for size in sizes if fills_blocks(size, LARGEST_BLOCK if others else BLOCK)]
             priced = [(size, prices.of(structure, site, size)) for size in sizes]
             options += [Option(structure, size, price, losses[size]) for size, price in priced if price < dense]
         layers.append(options)
@@ -134,17 +135,15 @@ def least_loss(
     return choices
 
 
-def fills_blocks(size: int, smallest: int | None) -> bool:
+def fills_blocks(size: int, smallest: int) -> bool:
     """Whether kernels for blocks of `smallest`, twice as many, ... up to LARGEST_BLOCK channels have none that is not full.
 
-    For 16: 16, 32, 64, 128, 192, ... A size between two of them takes as long as the next. For None there are no kernels.
+    For 16: 16, 32, 64, 128, 192, ... A size between two of them takes as long as the next.
     """
-    if smallest is None or size < smallest:
-        return False
     block = smallest
     while 2 * block <= min(size, LARGEST_BLOCK):
         block *= 2
-    return size % block == 0
+    return size >= smallest and size % block == 0
 
 
 def _comparison(chosen: Option, options: list[Option]) -> str:

@@ -66,7 +66,7 @@ def plan(
     cache       a folder for the statistics of the calibrated method and for measured times: the next budget then takes seconds.
     target      where it will run (gdws.Target). For Latency and Speedup, by default the CPU's best engine, float32, batch 1.
                 For Macs, Params and Drop only Target("cuda", "float16"), a plan for tensor cores: plain convolutions in ranks
-                of multiples of 64, and horizontal pairs also in ranks of 16 and 32.
+                of 16, 32, 64 and multiples of 64; below 64 only horizontal pairs, where they are among the structures.
     """
     if method not in METHODS:
         raise GdwsError(f"method is {method!r}: expected one of {', '.join(METHODS)}")

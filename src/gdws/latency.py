@@ -188,7 +188,7 @@ def suited(structures: Sequence[Structure], target: Target) -> tuple[Structure, 
     """Those that a network in float16 on a GPU is made of: plain convolutions for its tensor cores."""
     if (target.engine, target.precision) != ("cuda", "float16"):
         raise GdwsError(f"a budget other than of time got {target}: expected Latency or Speedup with it, or cuda in float16")
-    kinds = tuple(structure for structure in structures if structure.block is not None)
+    kinds = tuple(structure for structure in structures if structure.plain)
     if not kinds:
         given = ", ".join(structure.name for structure in structures)
         raise GdwsError(f"structures are {given}: expected plain convolutions for float16 on a GPU, such as separable or auto")

@@ -34,9 +34,10 @@ class Structure(ABC):
     brittleness: float = 1.0
     """How much more a predicted loss counts against another structure's: an attack on the compressed network finds more in the
     errors of some than their divergence on given images tells."""
-    block: int | None = None
-    """The smallest size that is worth it on tensor cores (gdws.choices.fills_blocks); None where a stage is no plain
-    convolution, since they run no others well."""
+    plain: bool = True
+    """Whether all its stages are plain convolutions: tensor cores run no others well."""
+    narrow: bool = False
+    """Whether tensor cores run it well also where it is small."""
 
     @abstractmethod
     def fits(self, conv: nn.Conv2d) -> bool:

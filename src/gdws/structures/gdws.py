@@ -24,6 +24,7 @@ class GDWS(Structure):
     """A size is a number of depthwise kernels; a plan keeps g, the kernels of each input channel."""
 
     name = "gdws"
+    plain = False
     brittleness = 2.0  # its errors vary 1.4x as much within the attack's ball: docs/structures.md
 
     def fits(self, conv: nn.Conv2d) -> bool:

@@ -26,7 +26,7 @@ class Split(Structure):
 
     def __init__(self, name: str, axes: tuple[int, ...]) -> None:
         self.name, self.axes = name, axes
-        self.block = 16 if axes == (1,) else 64
+        self.narrow = axes == (1,)
 
     def fits(self, conv: nn.Conv2d) -> bool:
         """Both stages together must be able to be smaller than the whole, and separable ones must each have taps."""
