@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import gdws
-from gdws import data, models
+from gdws import data, models, zoo
 from gdws.autotuned import TRIED, OfOneSize, autotuned, check_logits, compiled, prepared
 from gdws.errors import GdwsError
 from gdws.folding import NORM
@@ -62,6 +62,18 @@ def test_a_prepared_network_computes_what_it_did(network):
         assert torch.allclose(made(x[:1]), network(x[:1]), rtol=1e-4, atol=1e-4)
     assert not list(made.graph.find_nodes(op="call_function", target=NORM))
     assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
+
+
+@pytest.mark.parametrize("name", ["mobilenetv2", "resnet20", "vgg16"])
+def test_networks_of_the_zoo_compute_what_they_did(name):
+    """Groups, other activations, sums after products, pools."""
+    torch.manual_seed(0)
+    network, x = zoo.build(name), torch.rand(2, 3, 32, 32)
+    made = prepared(network, x)
+    with torch.no_grad():
+        expected = network(x)
+        for given in (x, x.to(memory_format=torch.channels_last)):
+            assert (made(given) - expected).norm() < 1e-4 * expected.norm()
 
 
 def test_in_half_precision_it_is_as_near_as_pytorch_s_own():

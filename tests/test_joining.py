@@ -11,11 +11,11 @@ from gdws import models
 from gdws.autotuned import prepared
 from gdws.export import traced
 from gdws.folding import functional
-from gdws.joining import as_maps, as_memory, by_rows_and_columns, join, laid, once
+from gdws.joining import by_rows_and_columns, join, laid, once
 from gdws.structures import STRUCTURES
 from gdws.surgery import replace, survey
 
-CONV = torch.ops.aten.conv2d.default
+CONV, ADD = torch.ops.aten.conv2d.default, torch.ops.aten.add.Tensor
 
 
 class Between(nn.Module):
@@ -42,7 +42,7 @@ class Between(nn.Module):
         y = y * self.columns
         z = y + self.pixels
         z = F.relu(z * self.lines) + self.wide(self.tall(z)) / x.shape[0]
-        z = z * torch.sigmoid(z.mean((2, 3), keepdim=True))
+        z = F.hardswish(z) * torch.sigmoid(z.mean((2, 3), keepdim=True))
         return self.head(F.relu(self.lower(self.strided(z) - y[..., ::2])).mean((2, 3)))
 
 
@@ -68,17 +68,12 @@ def test_it_computes_what_it_did(chosen, batch):
         assert torch.allclose(whole(x), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_maps_and_memory_are_the_same_values():
+def test_the_values_are_the_same():
     x = torch.randn(3, 5, 4, 6).to(memory_format=torch.channels_last)
-    pixels = as_memory(x)
-    assert pixels.is_contiguous()
-    assert pixels.data_ptr() == x.data_ptr()
-    assert torch.equal(as_maps(pixels), x)
-    assert as_memory(torch.rand(5, 1, 1)).shape == (1, 1, 1, 5)
-    assert as_memory(torch.rand(6)).shape == (1, 1, 6, 1)
     for same in (by_rows_and_columns, once, laid):
         assert torch.equal(same(x), x)
         assert same(x.half()).dtype == torch.float16
+    assert laid(x).data_ptr() == x.data_ptr()
 
 
 @pytest.mark.parametrize("structure", ["vertical", "horizontal", "project"])
@@ -101,25 +96,39 @@ def test_after_pairs_all_is_joined(structure):
     assert kinds[once] + kinds[by_rows_and_columns] <= relus + sums
 
 
-def test_what_runs_later_than_a_convolution_decides():
-    """A sum with what cuDNN computes after the first convolution is not joined to that; one with a 1x1 convolution is."""
+class Block(nn.Module):
+    """Sums of what cuDNN computes and of the first convolution, of a product, and of a 1x1 convolution of some pixels."""
 
-    class Block(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.stem, self.dense = nn.Conv2d(3, 16, 3, padding=1), nn.Conv2d(16, 16, 3, padding=1)
-            self.short, self.other = nn.Conv2d(16, 32, 1), nn.Conv2d(16, 32, 3, padding=1)
+    def __init__(self):
+        super().__init__()
+        self.stem, self.dense = nn.Conv2d(3, 16, 3, padding=1), nn.Conv2d(16, 16, 3, padding=1)
+        self.product, self.other = nn.Conv2d(16, 32, 1), nn.Conv2d(16, 32, 3, padding=1)
+        self.short, self.strided = nn.Conv2d(32, 32, 1, 2), nn.Conv2d(32, 32, 3, 2, padding=1)
 
-        def forward(self, x):
-            x = self.stem(x)
-            x = x + self.dense(x.relu())
-            x = self.short(x) + self.other(x)
-            return x.mean((2, 3))
+    def forward(self, x):
+        x = self.stem(x)
+        x = x + self.dense(F.silu(x))
+        x = self.product(x) + self.other(x)
+        x = self.short(x) + self.strided(x)
+        return F.max_pool2d(x, 2).mean((2, 3))
 
+
+def test_what_can_be_joined():
+    """A sum is joined to what can run last: not to the first convolution, before cuDNN's; products and pools go by memory."""
     torch.manual_seed(0)
     network, x = Block().eval(), torch.rand(2, 3, 8, 8)
     made = prepared(network, x)
     with torch.no_grad():
         assert torch.allclose(made(x), network(x), rtol=1e-4, atol=1e-5)
-    sums = [node for node in made.graph.nodes if node.target is torch.ops.aten.add.Tensor]
-    assert [{user.target for user in each.users} for each in sums] == [{as_maps}, {by_rows_and_columns}]
+    readers = [
+        (node.target, {user.target for user in node.users})
+        for node in made.graph.nodes
+        if node.target in (ADD, torch.ops.aten.silu.default, torch.ops.aten.max_pool2d.default)
+    ]
+    assert readers == [
+        (torch.ops.aten.silu.default, {by_rows_and_columns}),
+        (ADD, {laid}),
+        (ADD, {laid}),
+        (ADD, {by_rows_and_columns}),
+        (torch.ops.aten.max_pool2d.default, {laid}),
+    ]

@@ -14,35 +14,37 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tag, Tensor
+from torch._ops import OpOverload
 from torch.fx import GraphModule, Node
 
+from gdws.folding import convolution_arguments
+
 aten = torch.ops.aten
-SINGLE_VALUES = (aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor, aten.relu.default)
-"""What works on single values."""
+UNTAGGED = (aten.hardswish.default, aten.prelu.default)
+"""What works on single values and is not marked so in PyTorch."""
+POOLS = (aten.max_pool2d.default, aten.avg_pool2d.default)
 ORDERS = {"pick_loop_orders": False}
 """For torch.compile: values are gone through in the order of their axes."""
 
 
 def join(network: GraphModule, convs: Collection[Node]) -> None:
-    """Rewrite what works on single values of maps in a functional graph (gdws.folding).
+    """Rewrite what works on single values of maps, or pools them, in a functional graph (gdws.folding).
 
-    What follows one of `convs`, whose kernels torch.compile makes, goes by rows and columns, all else by memory.
+    What follows one of `convs`, whose kernels torch.compile makes, goes by rows and columns, all else by memory. A 1x1
+    convolution of all pixels is a product, whose kernel goes by memory too.
     """
     graph = network.graph
-    single = [node for node in graph.nodes if _is_on_maps(node)]
-    following = _followers(single, convs, {node: place for place, node in enumerate(graph.nodes)})
+    single = [node for node in graph.nodes if _gives_maps(node) and _is_of_single_values(node)]
+    kernels = [conv for conv in convs if not _is_product(conv)]
+    following = _followers(single, kernels, {node: place for place, node in enumerate(graph.nodes)})
     others = [node for node in single if node not in following]
     for kind in (following, others):
         ends = [node for node in kind if len(node.users) != 1 or next(iter(node.users)) not in kind]
         for node in ends:  # all else is computed where it is used
-            function = laid if kind is others else by_rows_and_columns if len(node.users) == 1 else once
-            _after(node, function)
-    for node in others:
-        for value in node.all_input_nodes:
-            with graph.inserting_before(node):
-                node.replace_input_with(value, graph.call_function(as_memory, (value,)))
-        _after(node, as_maps)
+            _after(node, laid if kind is others else by_rows_and_columns if len(node.users) == 1 else once)
+    for node in [node for node in graph.nodes if _gives_maps(node) and node.target in POOLS]:
+        _after(node, laid)
     network.recompile()
 
 
@@ -71,23 +73,13 @@ def once(maps: Tensor) -> Tensor:
 
 def laid(maps: Tensor) -> Tensor:
     """The same values (B, C, H, W), computed once, in the order of channels-last memory."""
-    return as_maps(placed(as_memory(maps)))
+    return placed(maps.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
 
 
 def placed(pixels: Tensor) -> Tensor:
     """The same values (B, H, W, C), computed once, into memory in the order of their axes."""
     _, height, width, channels = pixels.shape
     return _strided(pixels, [height * width * channels, width * channels, channels, 1])
-
-
-def as_memory(maps: Tensor) -> Tensor:
-    """(B, C, H, W), or what is shared along some of its axes, as (B, H, W, C)."""
-    return maps.reshape((1,) * (4 - maps.ndim) + maps.shape).permute(0, 2, 3, 1)
-
-
-def as_maps(pixels: Tensor) -> Tensor:
-    """(B, H, W, C) as (B, C, H, W)."""
-    return pixels.permute(0, 3, 1, 2)
 
 
 def _strided(values: Tensor, strides: list[int]) -> Tensor:
@@ -97,12 +89,20 @@ def _strided(values: Tensor, strides: list[int]) -> Tensor:
     return forced
 
 
-def _is_on_maps(node: Node) -> bool:
-    """Whether it works on single values and gives maps."""
-    if node.target not in SINGLE_VALUES:
-        return False
+def _gives_maps(node: Node) -> bool:
+    value = node.meta.get("val")
+    return node.op == "call_function" and isinstance(value, Tensor) and value.ndim == 4 and value.is_floating_point()
+
+
+def _is_of_single_values(node: Node) -> bool:
     given: list[Any] = [value.meta["val"] for value in node.all_input_nodes]  # which may be numbers, such as the batch's size
-    return all(isinstance(value, Tensor) for value in given) and node.meta["val"].ndim == 4
+    tagged = isinstance(node.target, OpOverload) and Tag.pointwise in node.target.tags
+    return (tagged or node.target in UNTAGGED) and all(isinstance(value, Tensor) for value in given)
+
+
+def _is_product(conv: Node) -> bool:
+    _, weight, _, stride, padding, _, groups = convolution_arguments(conv)
+    return (*weight.meta["val"].shape[2:], *stride, *padding, groups) == (1, 1, 1, 1, 0, 0, 1)
 
 
 def _after(node: Node, function: Callable[[Tensor], Tensor]) -> None:
