@@ -5,10 +5,11 @@ import copy
 import pytest
 import torch
 from torch import nn
+from torch._inductor.runtime.benchmarking import benchmarker
 from torch.nn import functional as F
 
 import gdws
-from gdws import data, models, zoo
+from gdws import data, models, tryouts, zoo
 from gdws.autotuned import TRIED, OfOneSize, autotuned, check_logits, compiled, prepared
 from gdws.errors import GdwsError
 from gdws.folding import NORM
@@ -130,6 +131,47 @@ def test_a_model_may_put_other_things_together():
         assert torch.allclose(whole(x), network(x), rtol=1e-4, atol=1e-5)
 
 
+class Reading(nn.Module):
+    """One of several things that follow a convolution, or stand before it."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.kind, self.conv = kind, nn.Conv2d(3, 8, 3, padding=1)
+        self.a, self.b = nn.Parameter(torch.randn(1, 8, 6, 4)), nn.Parameter(torch.randn(1, 8, 6, 4))
+        self.register_buffer("number", torch.tensor(200))
+
+    def forward(self, x):
+        if self.kind == "another type":
+            x = x * torch.linspace(0, 1, 5, dtype=torch.float64).mean()
+        y = F.conv2d(x, self.conv.weight * 0.3, padding=1) if self.kind == "weights" else self.conv(x)
+        y = y.relu()
+        if self.kind == "constants":
+            y = y + (self.a + self.b)
+        elif self.kind == "integers":
+            y = torch.cat([y, ((x * 100).to(torch.uint8) + self.number).float()], 1)
+        elif self.kind == "turned":
+            return y.permute(0, 2, 3, 1).reshape(x.shape[0], -1)
+        elif self.kind == "piled up":  # images on top of one another
+            piled = x.permute(1, 0, 2, 3).reshape(1, 3, x.shape[0] * 6, 4)
+            return F.avg_pool1d(self.conv(piled).mean(3), 6)[0].T
+        return y.mean((2, 3))
+
+
+@pytest.mark.parametrize("kind", ["constants", "weights", "integers", "another type", "turned", "piled up"])
+def test_what_networks_may_do_with_maps(kind):
+    """For batches of any size, and as torch.compile sees it."""
+    torch.manual_seed(0)
+    network = Reading(kind).eval()
+    made = prepared(network, torch.rand(2, 3, 6, 4))
+    torch._dynamo.reset()
+    whole = torch.compile(made, backend="aot_eager", dynamic=False, fullgraph=True)
+    with torch.no_grad():
+        for batch in (1, 2, 3):
+            x = torch.rand(batch, 3, 6, 4)
+            assert torch.allclose(made(x), network(x), rtol=1e-4, atol=1e-5)
+        assert torch.allclose(whole(x), network(x), rtol=1e-4, atol=1e-5)
+
+
 class Making(nn.Module):
     """Makes tensors like others, and names a type."""
 
@@ -177,9 +219,18 @@ def test_views_of_maps_are_kept_whatever_their_layout():
 
 
 def test_other_images_than_it_was_made_for_are_refused():
-    network = OfOneSize(nn.Flatten(), (3, 4, 4))
+    ways = []
+
+    class Flat(nn.Module):
+        def forward(self, x):
+            ways.append(type(benchmarker).benchmark_gpu)
+            return x.flatten(1)
+
+    network = OfOneSize(Flat(), (3, 4, 4))
     for batch in (*range(1, 9), 3):
         assert network(torch.rand(batch, 3, 4, 4)).shape == (batch, 48)
+    assert set(ways[:8]) == {tryouts._timed}  # those that are compiled
+    assert ways[8] is not tryouts._timed
     for _ in range(2):
         with pytest.raises(GdwsError, match=r"the batch has 9 images: expected one of 1, 2, 3, 4, 5, 6, 7, 8, since"):
             network(torch.rand(9, 3, 4, 4))
@@ -209,7 +260,12 @@ def test_a_network_is_compiled_whole(network):
 
     with pytest.MonkeyPatch.context() as patch:
         plain = torch.compile
-        patch.setattr(torch, "compile", lambda model, options, **others: plain(model, backend=backend, **others))
+
+        def compile(model, options, **others):
+            plain(model, options=options)  # refuses options that there are not
+            return plain(model, backend=backend, **others)
+
+        patch.setattr(torch, "compile", compile)
         torch._dynamo.reset()
         made = compiled(network, TRIED)
         made(torch.rand(2, 3, 17, 19))

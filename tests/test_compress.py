@@ -218,6 +218,16 @@ def test_drop_stops_at_the_smallest_network_that_its_sizes_allow(images):
     assert made.tensor_cores
 
 
+def test_small_ranks_are_left_only_to_what_fits(images):
+    """A layer of 1x7 has no horizontal pair to leave them to."""
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(3, 64, 3), nn.Conv2d(64, 64, (1, 7), padding=(0, 3)), nn.Conv2d(64, 64, (7, 1), padding=(3, 0))]
+    long = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 6)).eval()
+    target = gdws.Target("cuda", "float16")
+    made = gdws.plan(long, [images], gdws.Macs(0.6), structures=["project", "horizontal"], attack=None, target=target)
+    assert [layer.kept for layer in made.layers[1:]] == [(32,), (32,)]
+
+
 def test_agreement_is_taken_on_images_clean_and_attacked(network, images):
     labels, attack = torch.arange(24) % 6, PGD(steps=2)
     other = gdws.apply(network, gdws.plan(network, [images], gdws.Macs(0.2), "uniform"))

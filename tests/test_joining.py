@@ -1,17 +1,19 @@
 """A network whose values are gone through in other orders computes what it did, and what follows pairs is joined to them."""
 
+import re
 from collections import Counter
 
 import pytest
 import torch
 from torch import nn
+from torch._inductor.utils import run_and_get_code
 from torch.nn import functional as F
 
 from gdws import models
 from gdws.autotuned import prepared
 from gdws.export import traced
 from gdws.folding import functional
-from gdws.joining import by_rows_and_columns, join, laid, once
+from gdws.joining import ORDERS, by_rows_and_columns, join, laid, once
 from gdws.structures import STRUCTURES
 from gdws.surgery import replace, survey
 
@@ -57,7 +59,8 @@ def test_it_computes_what_it_did(chosen, batch):
     join(made, taken[chosen])
     made.graph.lint()
     kinds = Counter(node.target for node in made.graph.nodes)
-    assert bool(kinds[by_rows_and_columns] and kinds[once]) == (chosen == "all")
+    joined = [bool(kinds[kind]) for kind in (by_rows_and_columns, once)]
+    assert joined == [chosen == "all"] * 2
     assert kinds[laid]
     with torch.no_grad():
         expected = network(x)
@@ -66,6 +69,20 @@ def test_it_computes_what_it_did(chosen, batch):
         torch._dynamo.reset()
         whole = torch.compile(made, backend="aot_eager", dynamic=False, fullgraph=True)
         assert torch.allclose(whole(x), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore")  # torch.compile imports what is deprecated
+@pytest.mark.parametrize("function", [by_rows_and_columns, once, laid])
+def test_the_order_in_which_torch_compile_goes_through_values(function):
+    """Of the axes, with rows and columns apart, or of memory, which is one run through all values; in the code for a CPU."""
+    options = {**ORDERS, "fx_graph_cache": False, "cpp.simdlen": 1}  # the same code on every CPU
+    maps = [torch.rand(2, 16, 8, 8).to(memory_format=torch.channels_last) for _ in range(2)]
+    torch._dynamo.reset()
+    network = torch.compile(lambda x, y: function((x + y).relu()), options=options)
+    found, (code,) = run_and_get_code(network, *maps)
+    loops = re.findall(r"for\(int64_t x\d+=.*?<static_cast<int64_t>\(([\dL]+)\)", code)
+    assert [int(size.rstrip("L")) for size in loops] == ([2 * 16 * 8 * 8] if function is laid else [2, 16, 8, 8])
+    assert torch.equal(found, (maps[0] + maps[1]).relu())
 
 
 def test_the_values_are_the_same():

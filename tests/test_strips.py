@@ -47,6 +47,19 @@ def test_any_first_convolution(channels, taps, stride, padding, width, bias):
     assert second[0] == (4, channels, 3, 1)
 
 
+def test_ranks_of_sixteen_work_on_four_columns():
+    """A map of 32 columns, strided or not, and one of 6, of which there are only two."""
+    for stride, width, expected in (
+        (1, 32, (64, 8, 1, 6)),
+        (2, 32, (64, 8, 1, 9)),
+        (1, 6, (32, 8, 1, 4)),
+        (1, 7, (16, 8, 1, 3)),
+    ):
+        first = nn.Conv2d(8, 16, (1, 3), (1, stride), (0, 1))
+        (found, _), _ = widened(first, nn.Conv2d(16, 8, (3, 1)), images=torch.rand(2, 8, 4, width))
+        assert found == expected
+
+
 def test_others_stay():
     images = torch.rand(2, 4, 6, 8)
     second = nn.Conv2d(8, 4, (3, 1))

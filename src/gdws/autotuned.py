@@ -38,12 +38,11 @@ TRIED: dict[str, Any] = {
     **ORDERS,
     "max_autotune": True,
     "autotune_num_choices_displayed": 0,
-    "autotune_local_cache": False,
+    "autotune_in_subproc": False,
     "benchmark_epilogue_fusion": True,
     "max_epilogue_benchmarked_choices": 8,
 }
-"""For a prepared network: kernels for convolutions are tried out, and the best of them again with what follows. They are timed
-each time, since what is remembered may have been timed otherwise."""
+"""For a prepared network: kernels for convolutions are tried out, and the best of them again with what follows."""
 if hasattr(config, "max_autotune_report_choices_stats"):  # not in PyTorch 2.8, which reports nothing
     TRIED["max_autotune_report_choices_stats"] = False
 BATCHES = 8
@@ -90,13 +89,16 @@ class OfOneSize(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         if tuple(images.shape[1:]) != self.size:
             raise GdwsError(f"the images are {tuple(images.shape)}: expected (batch, {', '.join(map(str, self.size))})")
-        self.batches.add(len(images))
-        if len(self.batches) > BATCHES:
-            self.batches.remove(len(images))
+        logits: Tensor
+        if len(images) in self.batches:
+            logits = self.network(images)
+            return logits
+        if len(self.batches) == BATCHES:
             sizes = ", ".join(map(str, sorted(self.batches)))
             raise GdwsError(f"the batch has {len(images)} images: expected one of {sizes}, since no more sizes are compiled")
         with one_after_another():
-            logits: Tensor = self.network(images)
+            logits = self.network(images)
+        self.batches.add(len(images))
         return logits
 
 

@@ -104,7 +104,7 @@ def least_loss(
     """One exact allocation over all layers: each takes a structure and a size from its curve, or stays dense.
 
     limit:        on the sum of all layers' prices.
-    tensor_cores: only in sizes that fill their blocks, the small ones left to structures that are fast there, if there are any.
+    tensor_cores: only in sizes that fill their blocks, the small ones left to structures that are fast there, if any fits.
     """
     layers = []
     for site in sites:
@@ -119,8 +119,8 @@ def least_loss(
             losses = torch.stack([curve.losses for curve in curves[structure.name]]).sum(0).tolist()
             sizes = structure.sizes(curves[structure.name][0])
             if tensor_cores:
-                others = any(other.narrow for other in structures) and not structure.narrow
-                sizes = [size for size in sizes if fills_blocks(size, LARGEST_BLOCK if others else BLOCK)]
+                left = not structure.narrow and any(other.narrow and other.fits(site.conv) for other in structures)
+                sizes = [size for size in sizes if fills_blocks(size, LARGEST_BLOCK if left else BLOCK)]
             priced = [(size, prices.of(structure, site, size)) for size in sizes]
             options += [Option(structure, size, price, losses[size]) for size, price in priced if price < dense]
         layers.append(options)

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.fx import GraphModule
 from torch.nn import functional as F
 
-from gdws.folding import convolution_arguments, is_plain, kept, value_of
+from gdws.folding import convolution_arguments, has_fixed_size, is_plain, kept, value_of
 from gdws.joining import placed
 
 aten = torch.ops.aten
@@ -27,7 +27,7 @@ def fill(network: GraphModule) -> None:
             continue
         values = value_of(network, weight)
         _, channels, height, width = values.shape
-        if channels >= BLOCK:
+        if channels >= BLOCK or not has_fixed_size(source):
             continue
         taps = 1 << (height - 1).bit_length()
         vertically = source.meta["val"].shape[2], 1, 1, 0, 1

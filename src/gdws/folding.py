@@ -35,7 +35,10 @@ def functional(program: ExportedProgram) -> GraphModule:
         *graph.find_nodes(op="call_function", target=aten._assert_tensor_metadata.default),
     ]:
         graph.erase_node(node)
-    for node in graph.find_nodes(op="call_function", target=aten.view.default):
+    for node in [
+        *graph.find_nodes(op="call_function", target=aten.view.default),
+        *graph.find_nodes(op="call_function", target=aten._unsafe_view.default),
+    ]:
         node.target = aten.reshape.default  # a view of memory that may lie otherwise now
     for node in graph.find_nodes(op="call_function", target=aten.conv2d.padding):
         _pad_by_numbers(node)
@@ -103,6 +106,11 @@ def is_plain(node: Node) -> bool:
     if node.target is not aten.conv2d.default or node.all_input_nodes[0].meta["val"].ndim != 4:
         return False
     return all(part is None or is_constant(part) for part in node.args[1:3])
+
+
+def has_fixed_size(maps: Node) -> bool:
+    """Whether maps have the same channels, rows and columns for all sizes of a batch."""
+    return all(isinstance(size, int) for size in maps.meta["val"].shape[1:])
 
 
 def only_reader(node: Node, target: Any) -> Node | None:

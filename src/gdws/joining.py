@@ -53,7 +53,7 @@ def _followers(single: list[Node], convs: Collection[Node], places: dict[Node, i
     found = dict[Node, None]()
     for node in single:
         maps = [value for value in node.all_input_nodes if value.op != "get_attr"]
-        last = max(maps, key=lambda value: places[value])
+        last = max(maps, key=lambda value: places[value], default=None)
         if last in found or any(value in convs and (value is last or len(value.users) == 1) for value in maps):
             found[node] = None
     return found
@@ -96,7 +96,7 @@ def _gives_maps(node: Node) -> bool:
 
 def _is_of_single_values(node: Node) -> bool:
     given: list[Any] = [value.meta["val"] for value in node.all_input_nodes]  # which may be numbers, such as the batch's size
-    tagged = isinstance(node.target, OpOverload) and Tag.pointwise in node.target.tags
+    tagged = isinstance(node.target, OpOverload) and Tag.pointwise in node.target.tags and node.target is not aten.clone.default
     return (tagged or node.target in UNTAGGED) and all(isinstance(value, Tensor) for value in given)
 
 

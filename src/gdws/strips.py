@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.nn import functional as F
 
-from gdws.folding import convolution_arguments, is_plain, kept, value_of
+from gdws.folding import convolution_arguments, has_fixed_size, is_plain, kept, value_of
 
 aten = torch.ops.aten
 WHOLE = 64
@@ -55,7 +55,7 @@ def _columns(conv: Node) -> int:
     channels, _, height, width = weight.meta["val"].shape
     if not is_plain(conv) or groups != 1 or (height, dilation[1]) != (1, 1) or width == 1:
         return 1
-    if any(user.target is not aten.conv2d.default for user in conv.users):
+    if any(user.target is not aten.conv2d.default for user in conv.users) or not has_fixed_size(conv):
         return 1
     columns = 1
     while conv.meta["val"].shape[3] % (2 * columns) == 0 and 2 * columns * channels <= WHOLE:
