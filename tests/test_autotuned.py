@@ -250,6 +250,7 @@ def test_logits_that_are_not_the_models_are_refused():
         check_logits(wanted * 1.005, wanted, "float32")
 
 
+@pytest.mark.filterwarnings("ignore")  # torch.compile imports what is deprecated
 def test_a_network_is_compiled_whole(network):
     """A Sequential is PyTorch's own class, whose call torch.compile leaves alone if it is asked by the module itself."""
     seen = []
