@@ -439,3 +439,9 @@ def test_an_interrupted_compression_leaves_no_folder(tmp_path):
         for process in processes.values():
             process.kill()
             process.communicate()
+
+
+def test_commands_do_not_wait_for_what_they_do_not_use():
+    """torch.compile's backend takes a second to import."""
+    code = "import sys, gdws.cli; sys.exit(any(name.startswith('torch._inductor') for name in sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

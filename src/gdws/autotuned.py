@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._inductor import config
 from torch.fx import GraphModule, Node
 from torch.nn import functional as F
 
@@ -43,8 +42,6 @@ TRIED: dict[str, Any] = {
     "max_epilogue_benchmarked_choices": 8,
 }
 """For a prepared network: kernels for convolutions are tried out, and the best of them again with what follows."""
-if hasattr(config, "max_autotune_report_choices_stats"):  # not in PyTorch 2.8, which reports nothing
-    TRIED["max_autotune_report_choices_stats"] = False
 BATCHES = 8
 """Sizes of batches that torch.compile takes for one network."""
 SCHEMA = "(Tensor x, Tensor weight, Tensor? bias, int[] stride, int[] padding, int[] dilation, int groups, bool relu) -> Tensor"
