@@ -1,4 +1,5 @@
 import functools
+import shutil
 import sys
 
 import pytest
@@ -17,6 +18,13 @@ def _one_registry():
     from torch.onnx._internal.exporter._registration import ONNXRegistry
 
     ONNXRegistry.from_torchlib = staticmethod(functools.cache(ONNXRegistry.from_torchlib))
+
+
+@pytest.fixture(scope="session")
+def compiler():
+    """For what torch.compile makes for a CPU."""
+    if shutil.which("g++") is None:
+        pytest.skip("torch.compile needs a C++ compiler on a CPU")
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,6 @@ import dataclasses
 import json
 import os
 import pickle
-import shutil
 import signal
 import subprocess
 import sys
@@ -146,7 +145,7 @@ def test_compress_for_tensor_cores(run, tmp_path):
     assert all(layer["kept"][0] in (16, 32, 64) for layer in layers)
 
 
-@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on a CPU")
+@pytest.mark.usefixtures("compiler")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own modules, when its compiler is imported
 def test_layouts_and_compilers_of_pytorch_take_part_in_a_benchmark(run, tmp_path):
     (tmp_path / "model.py").write_text(

@@ -2,7 +2,6 @@
 
 import re
 from collections import Counter
-from shutil import which
 
 import pytest
 import torch
@@ -18,7 +17,6 @@ from gdws.joining import ORDERS, by_rows_and_columns, join, laid, once
 from gdws.structures import STRUCTURES
 from gdws.surgery import replace, survey
 
-needs_compiler = pytest.mark.skipif(not (which("g++") or which("clang++")), reason="needs a C++ compiler")
 CONV, ADD = torch.ops.aten.conv2d.default, torch.ops.aten.add.Tensor
 
 
@@ -73,7 +71,7 @@ def test_it_computes_what_it_did(chosen, batch):
         assert torch.allclose(whole(x), expected, rtol=1e-5, atol=1e-6)
 
 
-@needs_compiler
+@pytest.mark.usefixtures("compiler")
 @pytest.mark.filterwarnings("ignore")  # torch.compile imports what is deprecated
 @pytest.mark.parametrize("function", [by_rows_and_columns, once, laid])
 def test_the_order_in_which_torch_compile_goes_through_values(function):

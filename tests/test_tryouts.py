@@ -3,7 +3,6 @@
 import os
 import threading
 from pathlib import Path
-from shutil import which
 
 import pytest
 import torch
@@ -12,8 +11,6 @@ from torch._inductor.runtime.cache_dir_utils import cache_dir
 
 from gdws import tryouts
 from gdws.tryouts import FOLDER, one_after_another
-
-needs_compiler = pytest.mark.skipif(not (which("g++") or which("clang++")), reason="needs a C++ compiler")
 
 
 def benchmark():
@@ -56,7 +53,7 @@ def test_threads_wait_for_each_other():
     assert benchmark() is before
 
 
-@needs_compiler
+@pytest.mark.usefixtures("compiler")
 @pytest.mark.filterwarnings("ignore")  # torch.compile imports what is deprecated
 def test_what_is_compiled_inside_stays_apart_and_runs_after(tmp_path, monkeypatch):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
