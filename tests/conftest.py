@@ -32,10 +32,11 @@ def embedded_file(tmp_path_factory):
     """The embedded model as an ONNX file; exports take seconds."""
     from test_export import images
 
-    from gdws import export, models
+    from gdws import models
+    from gdws.deploy import onnx
 
     path = tmp_path_factory.mktemp("embedded") / "embedded.onnx"
-    export.to_onnx(models.embedded(), path, images(1))
+    onnx.to_onnx(models.embedded(), path, images(1))
     return path
 
 
@@ -44,10 +45,10 @@ def factored_file(tmp_path_factory):
     """The model of test_export.factored as an ONNX file."""
     from test_export import factored, images
 
-    from gdws import export
+    from gdws.deploy import onnx
 
     path = tmp_path_factory.mktemp("factored") / "factored.onnx"
-    export.to_onnx(factored(), path, images(1))
+    onnx.to_onnx(factored(), path, images(1))
     return path
 
 

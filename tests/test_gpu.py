@@ -9,8 +9,9 @@ import torch
 import gdws
 from gdws import data, models
 from gdws.attacks import PGD
-from gdws.contract import full_precision
-from gdws.evaluate import evaluate
+from gdws.core.execution import full_precision
+from gdws.deploy.cuda_graph import graph_model
+from gdws.evaluation.accuracy import evaluate
 
 pytestmark = [
     pytest.mark.gpu,
@@ -67,27 +68,27 @@ def test_attacks(norm, eps, step):
 
 def test_recordings_compute_what_the_function_does():
     """Other values, the same shapes; another shape; weights that changed in place; running statistics once for each call."""
-    from gdws.graphs import Replay
+    from gdws.core.cuda_graphs import GraphedCallable
 
     layer = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8)).cuda()
     expected = copy.deepcopy(layer)
-    recorded, generator = Replay(lambda x: (layer(x),)), torch.Generator("cuda").manual_seed(0)
+    recorded, generator = GraphedCallable(lambda x: (layer(x),)), torch.Generator("cuda").manual_seed(0)
     with torch.no_grad():
         for number in range(8):
             x = torch.rand(4 + number % 2, 3, 9, 9, device="cuda", generator=generator)
             if number == 6:
                 for model in (layer, expected):
                     model[0].weight.mul_(2)
-            assert torch.allclose(recorded(x)[0], expected(x), rtol=1e-3, atol=1e-4), number
+            assert torch.allclose(graph_model(x)[0], expected(x), rtol=1e-3, atol=1e-4), number
     assert len(recorded.recordings) == 2
     assert layer[1].num_batches_tracked == 8
     assert torch.allclose(layer[1].running_var, expected[1].running_var, rtol=1e-3)
 
 
 def test_a_function_that_waits_for_the_device_is_not_recorded():
-    from gdws.graphs import Replay
+    from gdws.core.cuda_graphs import GraphedCallable
 
-    waits = Replay(lambda x: (x * float(x.max()),))
+    waits = GraphedCallable(lambda x: (x * float(x.max()),))
     x = torch.rand(5, device="cuda")
     stream = torch.cuda.current_stream()
     for _ in range(5):
@@ -108,14 +109,14 @@ def test_recorded_attacks_break_what_plain_ones_break(norm, eps, step):
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_training_is_recorded_and_computes_what_plain_steps_do(precision):
-    from gdws.ranks import ALONE
+    from gdws.core.distributed import SINGLE_PROCESS
     from gdws.training.learner import Learner
     from gdws.training.objectives import Robust
     from gdws.training.recipes import Recipe
 
     train = data.load("demo", "train").take(256)
     recipe = Recipe(batch=64, attack=PGD(steps=3), rate=0.01, precision=precision)
-    learners = [Learner(models.embedded().cuda(), train, recipe, Robust(), ALONE) for _ in range(2)]
+    learners = [Learner(models.embedded().cuda(), train, recipe, Robust(), SINGLE_PROCESS) for _ in range(2)]
     learners[1].attack, learners[1].gradients = learners[1]._attack, learners[1]._gradients
     losses = [[float(learner.step(epoch, step)[1][0]) for epoch in range(3) for step in range(4)] for learner in learners]
     assert len(learners[0].gradients.recordings) == 1
@@ -125,14 +126,14 @@ def test_training_is_recorded_and_computes_what_plain_steps_do(precision):
 
 
 def test_a_radius_that_grows_is_recorded_anew():
-    from gdws.ranks import ALONE
+    from gdws.core.distributed import SINGLE_PROCESS
     from gdws.training.learner import Learner
     from gdws.training.objectives import Robust
     from gdws.training.recipes import Recipe
 
     train = data.load("demo", "train").take(128)
     recipe = Recipe(epochs=2, batch=32, attack=PGD(steps=2), warmup=1, rate=1e-6)
-    learner, before = Learner(models.embedded().cuda(), train, recipe, Robust(), ALONE), None
+    learner, before = Learner(models.embedded().cuda(), train, recipe, Robust(), SINGLE_PROCESS), None
     for epoch, eps in enumerate((4 / 255, 8 / 255)):
         for step in range(4):
             images, start, labels = learner.drawn(epoch, step)
@@ -147,7 +148,7 @@ def test_a_radius_that_grows_is_recorded_anew():
 @pytest.mark.parametrize("method", ["uniform", "calibrated"])
 def test_a_compressed_network_is_tuned(method):
     """Its gradients have the strides that the fused optimiser wants, of depthwise kernels too."""
-    from gdws.ranks import ALONE
+    from gdws.core.distributed import SINGLE_PROCESS
     from gdws.training.learner import Learner
     from gdws.training.objectives import Taught
     from gdws.training.recipes import Recipe
@@ -157,7 +158,7 @@ def test_a_compressed_network_is_tuned(method):
     small = movable(gdws.apply(base, gdws.plan(base, train.take(8), gdws.Macs(0.5), method, attack=PGD(steps=1))))
     balance(small)
     recipe = Recipe(batch=32, attack=PGD(steps=2), rate=0.01, precision="bfloat16")
-    learner = Learner(small, train, recipe, Taught(base), ALONE)
+    learner = Learner(small, train, recipe, Taught(base), SINGLE_PROCESS)
     losses = [float(learner.step(epoch, step)[1][0]) for epoch in range(4) for step in range(4)]
     assert len(learner.gradients.recordings) == 1
     assert sum(losses[-4:]) < sum(losses[:4])
@@ -165,11 +166,11 @@ def test_a_compressed_network_is_tuned(method):
 
 @pytest.mark.parametrize("precision", ["float32", "float16"])
 def test_a_recorded_network_answers_as_the_network(precision):
-    from gdws.recorded import recorded
+    from gdws.deploy.cuda_graph import graph_model
 
     model, images = models.embedded().cuda(), data.load("demo", "test").take(50).images.float() / 255
     dtype = getattr(torch, precision)
-    ready = recorded(model, images, precision)
+    ready = graph_model(model, images, precision)
     assert ready.replay.recordings
     with full_precision(), torch.no_grad():
         expected = model(images.cuda())
@@ -198,14 +199,14 @@ class Residual(torch.nn.Module):
 @pytest.mark.filterwarnings("ignore")  # torch.compile imports what is deprecated
 def test_an_autotuned_network_answers_as_the_network(structure):
     """Few layers: each takes seconds. Three channels first, a sum in the kernel of a pair, and something for cuDNN."""
-    from gdws.autotuned import autotuned
+    from gdws.deploy.autotune import autotune
 
     torch.manual_seed(0)
     model = Residual().eval()
     images = data.load("demo", "test").take(64).images.float() / 255
     plan = gdws.plan(model, [images], gdws.Macs(0.6), structures=structure, exclude=["last"], attack=None)
     model = gdws.apply(model, plan).cuda()
-    run = autotuned(model, images)
+    run = autotune(model, images)
     assert len(run.replay.recordings) == 1
     with full_precision(), torch.no_grad():
         expected = model(images.cuda())
@@ -216,12 +217,12 @@ def test_an_autotuned_network_answers_as_the_network(structure):
 
 def test_kernels_are_timed_as_they_run():
     """As long as in a recording, where nothing is launched: what takes microseconds too."""
-    from gdws.graphs import Replay
-    from gdws.tryouts import milliseconds
+    from gdws.core.cuda_graphs import GraphedCallable
+    from gdws.deploy.inductor import milliseconds
 
     for size in (64, 2048):
         x = torch.rand(size, size, device="cuda")
-        often = Replay(lambda x: tuple(x @ x for _ in range(50)))
+        often = GraphedCallable(lambda x: tuple(x @ x for _ in range(50)))
         for _ in range(3):
             often(x)
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))

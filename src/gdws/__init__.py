@@ -1,44 +1,76 @@
 """Generalized depthwise-separable convolutions: a pre-trained CNN, faster, with its accuracy and robustness kept."""
 
-__version__ = "0.1.0"
-
-from gdws import attacks, nn, zoo
-from gdws.budgets import Beta, Drop, Latency, Macs, Params, Speedup
-from gdws.compress import agreement, apply, plan
-from gdws.cost import network_cost
-from gdws.decompose import Factors, lego, mego
-from gdws.engines import compile
+from gdws import attacks, data, models, structures, training
+from gdws.calibration.collect import calibrate
+from gdws.calibration.method import Calibrated, Paper, Uniform
+from gdws.calibration.sensitivity import sensitivity
+from gdws.calibration.statistics import Statistics
+from gdws.compression.apply import apply
+from gdws.compression.compress import compress, plan
+from gdws.compression.fidelity import agreement
+from gdws.compression.storage import load, save
+from gdws.core.cost import network_cost
+from gdws.core.version import __version__
+from gdws.deploy.benchmark import bench
+from gdws.deploy.engines import compile
+from gdws.deploy.onnx import to_onnx, verify
+from gdws.deploy.quantize import quantize
 from gdws.errors import GdwsError
-from gdws.export import to_onnx, verify
-from gdws.latency import Target
-from gdws.plans import Plan
-from gdws.sensitivity import sensitivity
-from gdws.storage import load, save
+from gdws.evaluation.accuracy import evaluate
+from gdws.evaluation.compare import compare
+from gdws.evaluation.red_flags import red_flags
+from gdws.models import zoo
+from gdws.planning.budgets import Beta, Drop, Latency, Macs, Params, Speedup
+from gdws.planning.latency.target import Target
+from gdws.planning.plan import Plan, plan_of
+from gdws.structures import layers as nn
+from gdws.structures.mego_lego import Factors, lego, mego
+from gdws.training import Recipe, train, tune
 
 __all__ = [
     "Beta",
+    "Calibrated",
     "Drop",
     "Factors",
     "GdwsError",
     "Latency",
     "Macs",
+    "Paper",
     "Params",
     "Plan",
+    "Recipe",
     "Speedup",
+    "Statistics",
     "Target",
+    "Uniform",
+    "__version__",
     "agreement",
     "apply",
     "attacks",
+    "bench",
+    "calibrate",
+    "compare",
     "compile",
+    "compress",
+    "data",
+    "evaluate",
     "lego",
     "load",
     "mego",
+    "models",
     "network_cost",
     "nn",
     "plan",
+    "plan_of",
+    "quantize",
+    "red_flags",
     "save",
     "sensitivity",
+    "structures",
     "to_onnx",
+    "train",
+    "training",
+    "tune",
     "verify",
     "zoo",
 ]

@@ -5,6 +5,6 @@ from gdws.attacks.base import Attack
 from gdws.attacks.classics import BIM, FGSM, DeepFool
 from gdws.attacks.msd import MSD
 from gdws.attacks.pgd import PGD
-from gdws.attacks.presets import named
+from gdws.attacks.presets import preset
 
-__all__ = ["BIM", "FGSM", "MSD", "PGD", "Attack", "AutoAttack", "DeepFool", "named"]
+__all__ = ["BIM", "FGSM", "MSD", "PGD", "Attack", "AutoAttack", "DeepFool", "preset"]

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gdws.attacks.ascent import standing
 from gdws.attacks.base import optional, pixels, weights_without_gradients
+from gdws.attacks.gradient_ascent import standing
 from gdws.errors import GdwsError
 
 

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gdws.attacks.ascent import Advance, advance, ascend, ascend_until_wrong, grain_of, standing
-from gdws.attacks.balls import BALLS, ball
 from gdws.attacks.base import pixels
+from gdws.attacks.gradient_ascent import Advance, advance, ascend, ascend_until_wrong, grain_of, standing
+from gdws.attacks.norm_balls import BALLS, ball
+from gdws.core.cuda_graphs import GraphedCallable
 from gdws.errors import GdwsError
-from gdws.graphs import Replay
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class MSD:
     @torch.no_grad()
     def __call__(self, model: nn.Module, images: Tensor, labels: Tensor, generator: torch.Generator) -> Tensor:
         """The attacked images. images (B, C, H, W) in [0, 1], labels (B,); the generator is not used."""
-        step = Replay(self.advance(model))
+        step = GraphedCallable(self.advance(model))
         if not self.early_exit:
             return ascend(step, images, labels, images, self.steps)
         attacked, active = images.clone(), standing(model, images, labels)

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gdws.attacks.ascent import Advance, advance, ascend, ascend_until_wrong, grain_of, standing
-from gdws.attacks.balls import BALLS, ball
 from gdws.attacks.base import NAMES, pixels
+from gdws.attacks.gradient_ascent import Advance, advance, ascend, ascend_until_wrong, grain_of, standing
+from gdws.attacks.norm_balls import BALLS, ball
+from gdws.core.cuda_graphs import GraphedCallable
 from gdws.errors import GdwsError
-from gdws.graphs import Replay
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class PGD:
     @torch.no_grad()
     def __call__(self, model: nn.Module, images: Tensor, labels: Tensor, generator: torch.Generator) -> Tensor:
         """The attacked images. images (B, C, H, W) in [0, 1], labels (B,); generator on the images' device or the CPU."""
-        step, grain = Replay(self.advance(model)), grain_of(images)
+        step, grain = GraphedCallable(self.advance(model)), grain_of(images)
         active = standing(model, images, labels) if self.early_exit else torch.arange(len(images), device=images.device)
         worst = images.clone()
         damage = torch.full(labels.shape, -torch.inf, dtype=images.dtype, device=images.device)

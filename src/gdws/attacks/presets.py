@@ -30,7 +30,7 @@ PRESETS: dict[str, tuple[Attack, ...]] = {
 }
 
 
-def named(name: str) -> tuple[Attack, ...]:
+def preset(name: str) -> tuple[Attack, ...]:
     """The attacks of a preset, in the order in which they are run."""
     if name not in PRESETS:
         raise GdwsError(f"unknown attack {name!r}: expected one of {', '.join(PRESETS)}")

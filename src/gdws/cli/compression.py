@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 import typer
 from rich.table import Table
 
-from gdws import data, demo, models, storage, tables
+from gdws import data, models
 from gdws.attacks import PGD
-from gdws.bar import Bar
-from gdws.budgets import KINDS, Budget, Latency, Macs, Speedup
+from gdws.calibration.method import METHODS, Calibrated, Method, method_of
+from gdws.cli import demo, tables
 from gdws.cli.options import (
     Device,
     Eps,
@@ -30,14 +31,18 @@ from gdws.cli.options import (
     usable_device,
     write_json,
 )
-from gdws.compress import METHODS, agreements, apply, plan
-from gdws.cost import network_cost
+from gdws.cli.progress_bar import Bar
+from gdws.compression import storage
+from gdws.compression.compress import compress as compress_model
+from gdws.compression.fidelity import agreements
+from gdws.core.cost import network_cost
+from gdws.core.progress import shown
+from gdws.core.sites import find_convolutions
 from gdws.errors import GdwsError
-from gdws.latency import Target
-from gdws.plans import Plan
-from gdws.progress import shown
+from gdws.planning.budgets import KINDS, Budget, Macs
+from gdws.planning.latency.target import Target
+from gdws.planning.plan import plan_of
 from gdws.structures import FAMILIES, STRUCTURES
-from gdws.surgery import survey
 
 HELD = 100
 """Training images, as far as there are so many more, on which `compress` says what it cost."""
@@ -64,15 +69,15 @@ def inspect(
     """List a model's convolutions: shape, cost, and what becomes of each or why it stays dense."""
     network = models.resolve(model, weights)
     example = torch.zeros(1, 3, size, size)
-    made = getattr(network, "gdws_plan", None)
-    if isinstance(made, Plan):
+    made = plan_of(network)
+    if made is not None:
         console.print(tables.plan(made))
         console.print(tables.left(made))
     else:
         table = Table(title=model)
         for heading in ("convolution", "weight", "M MACs", "k params", "may be replaced"):
             table.add_column(heading)
-        for site in survey(network, example):
+        for site in find_convolutions(network, example):
             macs = site.positions * site.conv.weight.numel()
             table.add_row(
                 site.name,
@@ -84,7 +89,7 @@ def inspect(
         console.print(table)
     cost = network_cost(network, example)
     console.print(f"{cost.macs / 1e6:.1f} M MACs, {cost.parameters / 1e6:.3f} M parameters, {cost.size_mb:.2f} MB")
-    record = json.loads(made.to_json()) if isinstance(made, Plan) else None
+    record = json.loads(made.to_json()) if made is not None else None
     write_json(json_file, {"model": model, "cost": asdict(cost), "plan": record})
 
 
@@ -133,20 +138,19 @@ def compress(
     calibration = train.take(images)
     radius = fraction(eps)
     attack = PGD(eps=radius, step=radius / 4, steps=7) if radius else None
+    settings = _method(method, structures, attack, exclude or ())
     with shown(Bar(errors)):
-        made = plan(
+        compressed = compress_model(
             network,
             calibration,
             budget,
-            method,
-            structures=structures,
-            attack=attack,
-            exclude=exclude or (),
+            settings,
+            target=target if budget.is_measured or target != Target() else None,
             seed=seed,
             cache=cache_folder() if cache else None,
-            target=target if isinstance(budget, Speedup | Latency) or target != Target() else None,
         )
-        compressed = apply(network, made)
+        made = plan_of(compressed)
+        assert made is not None
         held, agreed = max(0, min(HELD, len(train.labels) - images)), {}
         if held:
             unseen, labels = next(iter(train.select(slice(images, images + held)).take(held, held)))
@@ -161,6 +165,12 @@ def compress(
     console.print(f"saved to {out}")
     record = {"model": model, "out": str(out), "plan": json.loads(made.to_json()), "agreement": agreed, "held": held}
     write_json(json_file, {**record, **machine()})
+
+
+def _method(name: str, structures: list[str], attack: PGD | None, exclude: Sequence[str]) -> Method:
+    shared: dict[str, Any] = {"attack": attack, "exclude": exclude}
+    kind = type(method_of(name))
+    return kind(**shared, structures=structures) if kind is Calibrated else kind(**shared)
 
 
 def _budget(given: dict[str, float | None]) -> Budget:

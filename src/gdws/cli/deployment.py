@@ -10,11 +10,9 @@ from typing import Annotated
 import torch
 import typer
 
-from gdws import bench as benchmark
-from gdws import data, engines, models, tables
+from gdws import data, models
 from gdws.attacks import PGD
-from gdws.autotuned import autotuned, compiled
-from gdws.bar import Bar
+from gdws.cli import tables
 from gdws.cli.options import (
     Data,
     Device,
@@ -31,14 +29,17 @@ from gdws.cli.options import (
     usable_device,
     write_json,
 )
+from gdws.cli.progress_bar import Bar
+from gdws.core.files import write_atomically
+from gdws.core.progress import shown, track
+from gdws.deploy import benchmark, engines
+from gdws.deploy.autotune import autotune, torch_compile
+from gdws.deploy.cuda_graph import TYPES, graph_model
+from gdws.deploy.onnx import to_onnx, verify
+from gdws.deploy.quantize import quantize
 from gdws.errors import GdwsError
-from gdws.export import to_onnx, verify
-from gdws.files import write_atomically
-from gdws.progress import shown, track
-from gdws.quantise import quantise
-from gdws.recorded import TYPES, recorded
 
-ON_GPU = {"cuda": recorded, "autotuned": autotuned}
+ON_GPU = {"cuda": graph_model, "autotuned": autotune}
 """Engines that make a model ready for its GPU."""
 
 
@@ -70,7 +71,7 @@ def export_command(
         to_onnx(network, made, sets["clean"])
         if precision == "int8":
             made, plain = Path(folder, "int8.onnx"), made
-            quantise(plain, made, next(iter(data.load(data_name, "train").take(images, images)))[0])
+            quantize(plain, made, next(iter(data.load(data_name, "train").take(images, images)))[0])
         if radius:
             attack = PGD(eps=radius, step=radius / 4, steps=10)
             random = torch.Generator().manual_seed(seed)
@@ -150,7 +151,7 @@ def _in_engine(
             raise GdwsError(f"--engine {engine} with --precision {precision}: expected float32, or another engine")
         if channels_last:
             network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        return compiled(network) if engine == "compile" else network
+        return torch_compile(network) if engine == "compile" else network
     if engine in ON_GPU and isinstance(network, torch.nn.Module):
         if precision not in TYPES or channels_last:
             raise GdwsError(

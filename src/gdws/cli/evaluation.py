@@ -11,10 +11,10 @@ from typing import Annotated
 import torch
 import typer
 
-from gdws import data, models, tables
+from gdws import data, models
 from gdws.attacks import Attack
-from gdws.attacks.presets import PRESETS, named
-from gdws.bar import Bar
+from gdws.attacks.presets import PRESETS, preset
+from gdws.cli import tables
 from gdws.cli.options import (
     Data,
     Device,
@@ -30,15 +30,17 @@ from gdws.cli.options import (
     usable_device,
     write_json,
 )
-from gdws.doubts import doubts
+from gdws.cli.progress_bar import Bar
+from gdws.core.distributed import join_processes, local_device
+from gdws.core.hashing import image_hashes
+from gdws.core.progress import shown
+from gdws.deploy.quantize import is_quantized
 from gdws.errors import GdwsError
-from gdws.plans import Plan
-from gdws.progress import shown
-from gdws.protocol import Deployed, compare, deployed_file, deployed_half
-from gdws.quantise import is_quantised
-from gdws.ranks import joined, own_device
-from gdws.statistics import image_hashes
-from gdws.straight import StraightThrough
+from gdws.evaluation.compare import compare
+from gdws.evaluation.deployed import Deployed, deployed_file, deployed_half
+from gdws.evaluation.red_flags import red_flags
+from gdws.evaluation.straight_through import StraightThrough
+from gdws.planning.plan import plan_of
 
 
 def evaluate_command(
@@ -73,8 +75,8 @@ def evaluate_command(
     if resume and checkpoint is None:
         raise GdwsError("--resume without --checkpoint: expected the file to continue")
     check_json(json_file)
-    with joined() as ranks:
-        place = own_device(usable_device(device))
+    with join_processes() as processes:
+        place = local_device(usable_device(device))
         networks, forms = dict[str, torch.nn.Module](), dict[str, Deployed]()
         original = ""  # of the files that follow it; an int8 file that is attacked itself is a network, but no original
         for name in (model, *(others or [])):
@@ -84,7 +86,7 @@ def evaluate_command(
                 if not original:
                     raise GdwsError(f"{name} is named first: expected the network whose examples it shall decide before it")
                 forms[name] = deployed_file(Path(name), original)
-                if is_quantised(Path(name)):
+                if is_quantized(Path(name)):
                     networks[f"{name}, attacked itself"] = StraightThrough(name).to(place)
                 continue
             original = name
@@ -92,7 +94,7 @@ def evaluate_command(
             if half:
                 forms[f"{name} in half"] = deployed_half(networks[name], name)
         _refuse_overlap(networks, test)
-        with shown(Bar(errors)) if ranks.first() else nullcontext():
+        with shown(Bar(errors)) if processes.first() else nullcontext():
             found = compare(
                 networks,
                 test,
@@ -103,11 +105,11 @@ def evaluate_command(
                 checkpoint=checkpoint,
                 resume=resume,
                 tf32=tf32,
-                ranks=ranks,
+                processes=processes,
             )
-        if not ranks.first():
+        if not processes.first():
             return
-    doubted = doubts(found, networks, test, attacks, seed)
+    doubted = red_flags(found, networks, test, attacks, seed)
     console.print(tables.accuracies(found, f"{found.images:,} test images of {data_name}"))
     if len(found.makers) > 1:
         console.print(tables.changes(found))
@@ -124,16 +126,16 @@ def evaluate_command(
 def _attacks(names: list[str] | None, steps: int | None, eps: str | None) -> list[Attack]:
     """Presets, or PGD with settings of its own."""
     if steps is None and eps is None:
-        return [] if names == ["none"] else [attack for name in names or ["pgd-20"] for attack in named(name)]
+        return [] if names == ["none"] else [attack for name in names or ["pgd-20"] for attack in preset(name)]
     if names:
         raise GdwsError(f"--attack {names[0]} together with --steps or --eps: expected a preset, or PGD's own settings")
     radius, steps = fraction(eps or "8/255"), 20 if steps is None else steps
-    return [replace(named("pgd-20")[0], eps=radius, step=radius / 4, steps=steps)] if radius and steps else []
+    return [replace(preset("pgd-20")[0], eps=radius, step=radius / 4, steps=steps)] if radius and steps else []
 
 
 def _refuse_overlap(networks: Mapping[str, torch.nn.Module], test: data.Dataset) -> None:
-    plans = {name: getattr(network, "gdws_plan", None) for name, network in networks.items()}
-    seen = {name: set(made.images) for name, made in plans.items() if isinstance(made, Plan) and made.images}
+    plans = {name: plan_of(network) for name, network in networks.items()}
+    seen = {name: set(made.images) for name, made in plans.items() if made is not None and made.images}
     if not seen:  # images that are files are decoded once more for this
         return
     judged = {digest for images, _ in test for digest in image_hashes(images)}

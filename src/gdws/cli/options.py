@@ -12,9 +12,9 @@ import typer
 from rich.console import Console
 
 from gdws import data
-from gdws.engines import PRECISIONS
+from gdws.core.files import write_atomically
+from gdws.deploy.engines import PRECISIONS
 from gdws.errors import GdwsError
-from gdws.files import write_atomically
 
 console, errors = Console(), Console(stderr=True)
 

@@ -10,9 +10,9 @@ from typing import Annotated, Any
 import torch
 import typer
 
-from gdws import data, models, storage, tables
+from gdws import data, models
 from gdws.attacks import PGD
-from gdws.bar import Bar
+from gdws.cli import tables
 from gdws.cli.options import (
     Data,
     Device,
@@ -28,10 +28,12 @@ from gdws.cli.options import (
     usable_device,
     write_json,
 )
+from gdws.cli.progress_bar import Bar
+from gdws.compression import storage
+from gdws.core.distributed import join_processes, local_device
+from gdws.core.progress import shown
 from gdws.data.download import OFFICIAL, fetch
 from gdws.errors import GdwsError
-from gdws.progress import shown
-from gdws.ranks import joined, own_device
 from gdws.training import RECIPES, Recipe, Trained, recipe, train, tune
 from gdws.training.recipes import OBJECTIVES, PRECISIONS
 
@@ -75,16 +77,16 @@ def train_command(
         raise GdwsError(f"{model} is a compressed network: expected gdws tune, which keeps it so")
     given = {"epochs": epochs, "batch": batch, "rate": rate, "eps": eps, "steps": steps, "flip": flip, "precision": precision}
     given["seed"] = seed
-    with joined() as ranks, nullcontext() if not ranks.first() else shown(Bar(errors)):
-        place = own_device(usable_device(device))
+    with join_processes() as processes, nullcontext() if not processes.first() else shown(Bar(errors)):
+        place = local_device(usable_device(device))
         split = data.load(data_name, "train").take(images)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)  # of the first weights
             network = models.resolve(model, weights, int(split.labels.max()) + 1).to(place)
         name = recipe_name or ("fast-svhn" if data_name.startswith("svhn:") else "fast")
         plan = _changed(recipe(name), data_name, place, given | {"loss": loss})
-        trained = train(network, split, plan, out, resume=resume, ranks=ranks)
-        if ranks.first():
+        trained = train(network, split, plan, out, resume=resume, processes=processes)
+        if processes.first():
             _report(trained, plan, out / "model.safetensors", json_file)
 
 
@@ -116,14 +118,14 @@ def tune_command(
         raise GdwsError(f"--teacher {teacher} has random weights: expected its own with --teacher-weights")
     given = {"epochs": epochs, "batch": batch, "rate": rate, "eps": eps, "steps": steps, "flip": flip, "precision": precision}
     given["seed"] = seed
-    with joined() as ranks, nullcontext() if not ranks.first() else shown(Bar(errors)):
-        place = own_device(usable_device(device))
+    with join_processes() as processes, nullcontext() if not processes.first() else shown(Bar(errors)):
+        place = local_device(usable_device(device))
         network = models.resolve(str(folder)).to(place)
         original = None if teacher is None else models.resolve(teacher, teacher_weights).to(place)
         plan = _changed(recipe(recipe_name), data_name, place, given)
         split = data.load(data_name, "train").take(images)
-        trained = tune(network, split, plan, out, teacher=original, resume=resume, ranks=ranks)
-        if ranks.first():
+        trained = tune(network, split, plan, out, teacher=original, resume=resume, processes=processes)
+        if processes.first():
             again = (out / "model" / "gdws.json").is_file()  # a tuning that was complete and is asked for once more
             storage.save(trained.model, out / "model", force=again, base=storage.read_record(folder)["base"])
             _report(trained, plan, out / "model", json_file)

@@ -30,7 +30,7 @@ def load(name: str, split: str) -> Dataset:
     kind, _, location = name.partition(":")
     path = Path(location)
     if kind == "demo" and not location:
-        content = (resources.files("gdws") / "embedded" / "images.npz").read_bytes()
+        content = (resources.files("gdws.data") / "demo" / "images.npz").read_bytes()
         return Dataset(name, *_read_npz(content, name, split))
     if kind == "cifar10" and location:
         return Dataset(name, *cifar.read(path, split))

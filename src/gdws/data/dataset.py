@@ -86,8 +86,8 @@ def mixed(labels: Sequence[int], seed: int = 0) -> list[int]:
     """
     random = Random(seed)
     shuffled = sorted(range(len(labels)), key=lambda _: random.random())
-    drawn, rounds = Counter[int](), dict[int, int]()
+    drawn, search_plans = Counter[int](), dict[int, int]()
     for index in shuffled:
-        rounds[index] = drawn[labels[index]]
+        search_plans[index] = drawn[labels[index]]
         drawn[labels[index]] += 1
-    return sorted(shuffled, key=rounds.__getitem__)
+    return sorted(shuffled, key=search_plans.__getitem__)

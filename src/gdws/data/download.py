@@ -11,9 +11,9 @@ from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
+from gdws.core.progress import track
 from gdws.data import cifar
 from gdws.errors import GdwsError
-from gdws.progress import track
 
 CHUNK = 2**20
 """Bytes read at a time: 1 MiB, as the progress bar counts."""

@@ -16,9 +16,9 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from gdws.core.progress import track
 from gdws.data.dataset import mixed
 from gdws.errors import GdwsError
-from gdws.progress import track
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from gdws.errors import GdwsError
 from gdws.structures.base import Curve, Metric, Structure
 from gdws.structures.gdws import GDWS
-from gdws.structures.split import Split
+from gdws.structures.two_stage import Split
 
 STRUCTURES: dict[str, Structure] = {
     structure.name: structure
@@ -30,7 +30,7 @@ FAMILIES = {
 """Names that stand for several structures, of which each layer takes the best."""
 
 
-def named(structures: str | Sequence[str]) -> tuple[Structure, ...]:
+def select_structures(structures: str | Sequence[str]) -> tuple[Structure, ...]:
     """The structures of these names, families taken apart, each once."""
     names = [structures] if isinstance(structures, str) else list(structures)
     single = dict.fromkeys(member for name in names for member in FAMILIES.get(name, (name,)))
@@ -41,4 +41,4 @@ def named(structures: str | Sequence[str]) -> tuple[Structure, ...]:
     return tuple(STRUCTURES[name] for name in single)
 
 
-__all__ = ["FAMILIES", "STRUCTURES", "Curve", "Metric", "Structure", "named"]
+__all__ = ["FAMILIES", "STRUCTURES", "Curve", "Metric", "Structure", "select_structures"]

@@ -8,12 +8,11 @@ from typing import Protocol
 
 from torch import Tensor, nn
 
-from gdws.nn import FactoredConv2d
-from gdws.plans import LayerPlan
-from gdws.surgery import Site
+from gdws.core.sites import Site
+from gdws.structures.layers import FactoredConv2d
 
 Metric = tuple[Tensor, Tensor]
-"""S and F of a group of a convolution (gdws.curvature), float64."""
+"""S and F of a group of a convolution (gdws.structures.metric), float64."""
 
 
 class Curve(Protocol):
@@ -52,7 +51,7 @@ class Structure(ABC):
         """The sizes on a curve that a plan may choose."""
 
     @abstractmethod
-    def restored(self, tensors: dict[str, Tensor]) -> Curve:
+    def curve_from_tensors(self, tensors: dict[str, Tensor]) -> Curve:
         """A curve from its tensors, by name."""
 
     @abstractmethod
@@ -64,27 +63,27 @@ class Structure(ABC):
         """Multiply-adds for one image."""
 
     @abstractmethod
-    def kept(self, curves: Sequence[Curve], size: int) -> tuple[int, ...]:
-        """What a plan records of a size: enough for `layer`, and for people to edit."""
+    def ranks(self, curves: Sequence[Curve], size: int) -> tuple[int, ...]:
+        """What a plan records of a size: enough for `build`, and for people to edit."""
 
     @abstractmethod
-    def layer(
-        self, conv: nn.Conv2d, kept: tuple[int, ...], curves: Sequence[Curve], metrics: Sequence[Metric]
+    def build(
+        self, conv: nn.Conv2d, ranks: tuple[int, ...], curves: Sequence[Curve], metrics: Sequence[Metric]
     ) -> FactoredConv2d:
         """The layer in the convolution's place, with the mix that is best in the metric."""
 
     @abstractmethod
-    def blank(self, conv: nn.Conv2d, kept: tuple[int, ...]) -> FactoredConv2d:
+    def build_empty(self, conv: nn.Conv2d, ranks: tuple[int, ...]) -> FactoredConv2d:
         """A layer of this size in the convolution's place, all its factors zero."""
 
     @abstractmethod
-    def empty(self, conv: nn.Conv2d, tensors: dict[str, Tensor]) -> FactoredConv2d:
+    def build_like(self, conv: nn.Conv2d, tensors: dict[str, Tensor]) -> FactoredConv2d:
         """A layer of the shape that saved tensors (by parameter name) have, to load them into."""
 
     @abstractmethod
-    def made(self, layer: nn.Module) -> bool:
+    def is_layer(self, layer: nn.Module) -> bool:
         """Whether a module is a layer of this structure."""
 
     @abstractmethod
-    def describe(self, layer: LayerPlan) -> str:
+    def describe(self, ranks: tuple[int, ...]) -> str:
         """A planned layer in a few words."""

@@ -7,13 +7,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from gdws import elimination
-from gdws.decompose import Factors, assemble
+from gdws.core.sites import Site
 from gdws.errors import GdwsError
-from gdws.nn import GDWSConv2d
-from gdws.plans import LayerPlan
+from gdws.structures import kernel_elimination
 from gdws.structures.base import Curve, Metric, Structure
-from gdws.surgery import Site
+from gdws.structures.layers import GDWSConv2d
+from gdws.structures.mego_lego import Factors, assemble
 
 GRAINS = {256: 16, 64: 8}
 """Steps between numbers of kernels, for curves of at least so many: engines run a depthwise convolution well only where its
@@ -30,15 +29,15 @@ class GDWS(Structure):
     def fits(self, conv: nn.Conv2d) -> bool:
         return True
 
-    def curve(self, weight: Tensor, metric: Metric) -> elimination.Curve:
-        return elimination.curve(weight.flatten(2), *metric)
+    def curve(self, weight: Tensor, metric: Metric) -> kernel_elimination.Curve:
+        return kernel_elimination.curve(weight.flatten(2), *metric)
 
     def sizes(self, curve: Curve) -> Sequence[int]:
         step = next((step for least, step in GRAINS.items() if len(curve.losses) > least), 1)
         return range(0, len(curve.losses), step)
 
-    def restored(self, tensors: dict[str, Tensor]) -> elimination.Curve:
-        return elimination.Curve(**tensors)
+    def curve_from_tensors(self, tensors: dict[str, Tensor]) -> kernel_elimination.Curve:
+        return kernel_elimination.Curve(**tensors)
 
     def parameters(self, conv: nn.Conv2d, size: int) -> int:
         """G (K^2 + M) with G kernels in all and the M outputs of one group."""
@@ -48,35 +47,35 @@ class GDWS(Structure):
     def macs(self, site: Site, size: int) -> int:
         return site.positions * self.parameters(site.conv, size)
 
-    def kept(self, curves: Sequence[Curve], size: int) -> tuple[int, ...]:
+    def ranks(self, curves: Sequence[Curve], size: int) -> tuple[int, ...]:
         return tuple(torch.cat([_own(curve).distribution(size) for curve in curves]).tolist())
 
-    def layer(self, conv: nn.Conv2d, kept: tuple[int, ...], curves: Sequence[Curve], metrics: Sequence[Metric]) -> GDWSConv2d:
-        per_group = torch.tensor(kept, device=conv.weight.device).view(conv.groups, -1)
+    def build(self, conv: nn.Conv2d, ranks: tuple[int, ...], curves: Sequence[Curve], metrics: Sequence[Metric]) -> GDWSConv2d:
+        per_group = torch.tensor(ranks, device=conv.weight.device).view(conv.groups, -1)
         weights = conv.weight.detach().double().view(conv.groups, -1, *conv.weight.shape[1:])
         parts = []
         for g, weight, curve, (moment, _) in zip(per_group, weights, curves, metrics, strict=True):
             channels, kernels = _own(curve).leading(g)
-            parts.append((channels, kernels, elimination.mix(weight.flatten(2), moment, channels, kernels)))
+            parts.append((channels, kernels, kernel_elimination.mix(weight.flatten(2), moment, channels, kernels)))
         return GDWSConv2d.from_factors(_joined(conv, per_group, parts), conv)
 
-    def blank(self, conv: nn.Conv2d, kept: tuple[int, ...]) -> GDWSConv2d:
-        return GDWSConv2d.like(conv, torch.arange(conv.in_channels).repeat_interleave(torch.tensor(kept)))
+    def build_empty(self, conv: nn.Conv2d, ranks: tuple[int, ...]) -> GDWSConv2d:
+        return GDWSConv2d.like(conv, torch.arange(conv.in_channels).repeat_interleave(torch.tensor(ranks)))
 
-    def empty(self, conv: nn.Conv2d, tensors: dict[str, Tensor]) -> GDWSConv2d:
+    def build_like(self, conv: nn.Conv2d, tensors: dict[str, Tensor]) -> GDWSConv2d:
         if "channels" not in tensors:
             raise GdwsError("a gdws layer has no tensor channels: expected a whole file that gdws.save wrote")
         return GDWSConv2d.like(conv, tensors["channels"])
 
-    def made(self, layer: nn.Module) -> bool:
+    def is_layer(self, layer: nn.Module) -> bool:
         return isinstance(layer, GDWSConv2d)
 
-    def describe(self, layer: LayerPlan) -> str:
-        return f"gdws, {sum(layer.kept)} kernels"
+    def describe(self, ranks: tuple[int, ...]) -> str:
+        return f"gdws, {sum(ranks)} kernels"
 
 
-def _own(curve: Curve) -> elimination.Curve:
-    assert isinstance(curve, elimination.Curve)
+def _own(curve: Curve) -> kernel_elimination.Curve:
+    assert isinstance(curve, kernel_elimination.Curve)
     return curve
 
 

@@ -61,7 +61,7 @@ class JointBatchNorm2d(nn.BatchNorm2d):
         return normal.to(input.dtype)
 
 
-def join(model: nn.Module) -> None:
+def join_batchnorms(model: nn.Module) -> None:
     """Let every BatchNorm of the model, in place, take its statistics over all processes."""
     for name, module in model.named_modules():
         if not isinstance(module, nn.modules.batchnorm._BatchNorm):

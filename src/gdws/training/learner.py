@@ -16,14 +16,14 @@ import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 
-from gdws.attacks.ascent import ascend
-from gdws.contract import full_precision, placement
+from gdws.attacks.gradient_ascent import ascend
+from gdws.core.cuda_graphs import GraphedCallable
+from gdws.core.distributed import ProcessGroup
+from gdws.core.execution import full_precision, placement
 from gdws.data import Dataset
 from gdws.errors import GdwsError
-from gdws.graphs import Replay
-from gdws.ranks import Ranks
 from gdws.training.augment import crop_and_flip
-from gdws.training.batchnorm import join
+from gdws.training.batchnorm import join_batchnorms
 from gdws.training.objectives import Objective
 from gdws.training.recipes import Recipe
 from gdws.training.schedules import SCHEDULES
@@ -36,18 +36,20 @@ class Learner:
     averaged  a copy that follows it, in eval mode: what is judged and kept.
     """
 
-    def __init__(self, model: nn.Module, data: Dataset, recipe: Recipe, objective: Objective, ranks: Ranks) -> None:
+    def __init__(self, model: nn.Module, data: Dataset, recipe: Recipe, objective: Objective, processes: ProcessGroup) -> None:
         self.device, _ = placement(model)
-        self.model, self.recipe, self.objective, self.ranks = model, recipe, objective, ranks
+        self.model, self.recipe, self.objective, self.processes = model, recipe, objective, processes
         self.batch = min(recipe.batch, len(data.labels))
-        if self.batch % ranks.world:
-            raise GdwsError(f"batches of {self.batch} images for {ranks.world} processes: expected a multiple of the latter")
+        if self.batch % processes.world:
+            raise GdwsError(
+                f"batches of {self.batch} images for {processes.world} processes: expected a multiple of the latter"
+            )
         self.steps = len(data.labels) // self.batch
         self.images, self.labels = data.images.to(self.device), data.labels.to(self.device)
         self.layout = torch.channels_last if self.device.type == "cuda" else torch.contiguous_format
         model.to(memory_format=self.layout)  # type: ignore[call-overload]
-        if ranks.world > 1:
-            join(model)
+        if processes.world > 1:
+            join_batchnorms(model)
             for value in model.state_dict().values():
                 dist.broadcast(value, 0)
         self.averaged = copy.deepcopy(model).eval()
@@ -74,9 +76,9 @@ class Learner:
         images, start, labels = self.drawn(epoch, number)
         (attacked,) = self.attack(start, images, labels)
         with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
-            torch.manual_seed(self._seed("dropout", epoch, number, self.ranks.rank))
+            torch.manual_seed(self._seed("dropout", epoch, number, self.processes.rank))
             found, *gradients = self.gradients(attacked, images, labels)
-        if self.ranks.world > 1:
+        if self.processes.world > 1:
             found, *gradients = _summed([found, *gradients])
         for parameter, gradient in zip(self.parameters.values(), gradients, strict=True):
             parameter.grad = gradient
@@ -125,8 +127,8 @@ class Learner:
         picked = self.order[number * self.batch : (number + 1) * self.batch]
         images = crop_and_flip(self.images[picked], generator, flip=self.recipe.flip).float() / 255
         start = self.recipe.attack_in(epoch).start(images, generator)
-        share = self.batch // self.ranks.world
-        own = slice(self.ranks.rank * share, (self.ranks.rank + 1) * share)
+        share = self.batch // self.processes.world
+        own = slice(self.processes.rank * share, (self.processes.rank + 1) * share)
         laid_out = [value[own].contiguous(memory_format=self.layout) for value in (images, start)]
         return laid_out[0], laid_out[1], self.labels[picked][own]
 
@@ -139,7 +141,7 @@ class Learner:
 
     def _recorded(self, function: Callable[..., tuple[Tensor, ...]]) -> Callable[..., tuple[Tensor, ...]]:
         """As a graph, if there is one process: several talk to each other within a step, which a graph may not record."""
-        return Replay(function) if self.ranks.world == 1 else function
+        return GraphedCallable(function) if self.processes.world == 1 else function
 
     def _attack(self, start: Tensor, images: Tensor, labels: Tensor) -> tuple[Tensor]:
         self.model.eval()

@@ -14,16 +14,17 @@ import torch
 from torch import Tensor, nn
 
 from gdws.attacks import MSD, PGD
-from gdws.comparison import percent
-from gdws.contract import check_differentiable, checked_logits, evaluating, full_precision, placement
+from gdws.core.checks import check_differentiable, checked_logits
+from gdws.core.distributed import SINGLE_PROCESS, ProcessGroup
+from gdws.core.execution import evaluating, full_precision, placement
+from gdws.core.hashing import data_hash
+from gdws.core.progress import note, track
+from gdws.core.weights import contiguous_copies, load_weights
 from gdws.data import Dataset
 from gdws.errors import GdwsError
-from gdws.ledger import data_hash
-from gdws.paired import paired
-from gdws.progress import note, track
-from gdws.protocol import random_starts
-from gdws.ranks import ALONE, Ranks
-from gdws.storage import load_weights, plain
+from gdws.evaluation.compare import random_starts
+from gdws.evaluation.comparison import percent
+from gdws.evaluation.significance import paired_change
 from gdws.training.learner import Learner
 from gdws.training.objectives import Objective
 from gdws.training.recipes import OBJECTIVES, Recipe
@@ -57,7 +58,7 @@ def train(
     objective: Objective | None = None,
     before: bool = False,
     resume: bool = False,
-    ranks: Ranks = ALONE,
+    processes: ProcessGroup = SINGLE_PROCESS,
     checkpoint_seconds: float = 60,
 ) -> Trained:
     """Train a copy of the model on its device: the parameters that require gradients, and running statistics.
@@ -79,8 +80,8 @@ def train(
         "moving parameters": [name for name, value in model.named_parameters() if value.requires_grad],
         "objective": objective.record(),
     }
-    run = Run(folder, identity, resume, ranks.first())
-    learner = Learner(copy.deepcopy(model), rest, recipe, objective, ranks)
+    run = Run(folder, identity, resume, processes.first())
+    learner = Learner(copy.deepcopy(model), rest, recipe, objective, processes)
     history: list[dict[str, Any]] = []
     best: dict[str, Tensor] = {}
     continued = run.continued() if resume else None
@@ -97,7 +98,7 @@ def train(
         history.append(line)
         run.write(line)
         if kept_epoch(history, recipe.keep) is line:
-            best = plain(learner.averaged.state_dict())
+            best = contiguous_copies(learner.averaged.state_dict())
             run.keep_best(best)
         impatient = _impatient(history, recipe.patience)
         due = line["epoch"] > 0 and time.monotonic() - saved > checkpoint_seconds
@@ -106,7 +107,7 @@ def train(
             saved = time.monotonic()
         if impatient:
             break
-    ranks.wait()
+    processes.wait()
     trained = copy.deepcopy(model).eval()
     load_weights(trained, best, str(run.best))
     return Trained(trained, history, kept_epoch(history, recipe.keep), harmed(history, len(held.labels)))
@@ -150,7 +151,7 @@ def validate(learner: Learner, held: Dataset) -> dict[str, Any]:
     Where the passes of the training are rounded, the attack is made once more with such passes and judged in float32: if it
     finds less, the training may be hiding its gradients from itself. `rounding` is the p-value of that (McNemar, two-sided).
     """
-    recipe, model, ranks = learner.recipe, learner.averaged, learner.ranks
+    recipe, model, processes = learner.recipe, learner.averaged, learner.processes
     attack: PGD | MSD = replace(recipe.attack, steps=max(10, recipe.attack.steps))
     makers = {"robust": model}
     if recipe.precision != "float32":
@@ -158,7 +159,7 @@ def validate(learner: Learner, held: Dataset) -> dict[str, Any]:
     rows, decisions = [], []
     for number, (images, labels) in enumerate(held.take(None, 250)):
         right, classes = torch.zeros(1 + len(makers), len(labels), dtype=torch.uint8), torch.zeros_like(labels)
-        if ranks.owns(number):
+        if processes.owns(number):
             x, y = images.to(learner.device, memory_format=learner.layout), labels.to(learner.device)
             with full_precision(), torch.no_grad():
                 attacked = [attack(maker, x, y, random_starts(attack, recipe.seed, number)) for maker in makers.values()]
@@ -166,11 +167,11 @@ def validate(learner: Learner, held: Dataset) -> dict[str, Any]:
             right = torch.stack([classes == y, *((classes == y) & (other == y) for other in others)]).to(torch.uint8).cpu()
         rows.append(right)
         decisions.append(classes.cpu())
-    natural, robust, *rounded = ranks.merged(torch.cat(rows, 1)).bool()
+    natural, robust, *rounded = processes.merged(torch.cat(rows, 1)).bool()
     found = {"natural": percent(natural), "robust": percent(robust)}
-    found["classes"] = len(ranks.merged(torch.cat(decisions)).unique())
+    found["classes"] = len(processes.merged(torch.cat(decisions)).unique())
     if rounded:
-        found |= {"robust_rounded": percent(rounded[0]), "rounding": paired(robust, rounded[0]).p_value}
+        found |= {"robust_rounded": percent(rounded[0]), "rounding": paired_change(robust, rounded[0]).p_value}
     return found
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gdws.ledger import weights_hash
+from gdws.core.hashing import weights_hash
 
 
 class Objective(ABC):

@@ -18,9 +18,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from gdws.core.files import ensure_folder, write_atomically
+from gdws.core.weights import contiguous_copies, read_weights
 from gdws.errors import GdwsError
-from gdws.files import ensure_folder, write_atomically
-from gdws.storage import plain, read_weights
 
 FORMAT = "gdws training 4"
 
@@ -79,12 +79,12 @@ class Run:
         if not self.writes:
             return
         record = json.dumps({"format": FORMAT, "identity": self.identity, "state": state})
-        write_atomically(self.checkpoint, save(plain(tensors), {"gdws": record}))
+        write_atomically(self.checkpoint, save(contiguous_copies(tensors), {"gdws": record}))
 
     def keep_best(self, tensors: Mapping[str, Tensor]) -> None:
         """Write the weights of the epoch that is kept so far."""
         if self.writes:
-            write_atomically(self.best, save(plain(tensors)))
+            write_atomically(self.best, save(contiguous_copies(tensors)))
 
     def write(self, line: dict[str, Any]) -> None:
         """Add an epoch to the log."""

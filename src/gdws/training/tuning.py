@@ -8,11 +8,12 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from gdws.contract import checked_logits, evaluating, placement
+from gdws.core.checks import checked_logits
+from gdws.core.distributed import SINGLE_PROCESS, ProcessGroup
+from gdws.core.execution import evaluating, placement
 from gdws.data import Dataset
 from gdws.errors import GdwsError
-from gdws.nn import FactoredConv2d
-from gdws.ranks import ALONE, Ranks
+from gdws.structures.layers import FactoredConv2d
 from gdws.training.loop import Trained, train
 from gdws.training.objectives import Taught
 from gdws.training.recipes import Recipe
@@ -28,7 +29,7 @@ def tune(
     *,
     teacher: nn.Module | None = None,
     resume: bool = False,
-    ranks: Ranks = ALONE,
+    processes: ProcessGroup = SINGLE_PROCESS,
 ) -> Trained:
     """Train a copy of a network that gdws.apply made, its dense layers frozen. Arguments as in gdws.training.train.
 
@@ -42,7 +43,7 @@ def tune(
         teacher = copy.deepcopy(teacher).eval().requires_grad_(False)
         _check_same_classes(model, teacher, data)
     objective = None if teacher is None else Taught(teacher)
-    trained = train(moving, data, recipe, folder, objective=objective, before=True, resume=resume, ranks=ranks)
+    trained = train(moving, data, recipe, folder, objective=objective, before=True, resume=resume, processes=processes)
     for name, factors in scales.items():
         layer = trained.model.get_submodule(name)
         assert isinstance(layer, FactoredConv2d)

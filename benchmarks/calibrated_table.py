@@ -1,0 +1,187 @@
+"""Measure the calibrated method beside the paper's and with one part taken out at a time: docs/calibrated.md's table.
+
+    python scripts/calibrated_table.py MODEL [--weights FILE] --train DATA --test DATA [--device cuda] --json OUT
+
+Natural and PGD-20 accuracy (eps 8/255, step 2/255, one random start, float32) on the first --n test images, at 0.60, 0.45, 0.30
+and 0.20 of the MACs of the convolutions that the paper would replace; calibration on the first --images training images.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from unittest import with_noise_weights
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import gdws
+from gdws import data, models
+from gdws.attacks import PGD
+from gdws.calibration import statistics
+from gdws.calibration.hooks import Use, random_signs
+from gdws.evaluation.accuracy import evaluate
+from gdws.structures import kernel_elimination, mego_lego, metric
+
+
+def unweighted_moments(conv: nn.Conv2d, uses: list[Use]) -> tuple[Tensor, Tensor]:
+    """The patch moment of all pixels alike, scaled as the weighted one is."""
+    with with_noise_weights.patch.object(Tensor, "norm", lambda self, dim, keepdim: torch.ones_like(self[:, :1])):
+        moment, gradient = MOMENTS(conv, uses)
+    pixels = sum(len(use.input) * use.gradient[0, 0].numel() for use in uses if use.gradient is not None)
+    energy = gradient.diagonal(dim1=1, dim2=2).sum(1)[:, None, None]
+    return moment * energy / pixels, gradient
+
+
+MOMENTS = statistics._moments
+
+
+def channel_curve(weight: Tensor, moment: Tensor, gradient: Tensor) -> kernel_elimination.Curve:
+    """Kernels in the order of their own channel's singular values, blind to what the channels share."""
+    _, channels, taps = weight.shape
+    kernels = kernel_elimination.candidate_kernels(weight, moment, gradient)
+    root, _ = metric.matrix_roots(kernel_elimination.channel_moments(moment, channels, taps))
+    blocks = weight.transpose(0, 1) @ root
+    gains = torch.linalg.eigvalsh(blocks.mT @ (gradient @ blocks)).flip(1).clamp_min(0)
+    spectrum = mego_lego.rank_kernels(gains + 1e-30)
+    ranked = spectrum.order[0]
+    seen = torch.zeros(channels, dtype=torch.long)
+    order = []
+    for channel in ranked.tolist():
+        order.append(channel * taps + int(seen[channel]))
+        seen[channel] += 1
+    return kernel_elimination.Curve(kernels, torch.tensor(order, device=weight.device), spectrum.errors.cpu())
+
+
+@dataclass(frozen=True)
+class Column:
+    method: str = "calibrated"
+    structures: str = "gdws"
+    patch: Callable[[], AbstractContextManager[object]] = nullcontext
+
+
+COLUMNS = {
+    "paper": Column("paper"),
+    "gdws": Column(),
+    "separable": Column(structures="separable"),
+    "project": Column(structures="project"),
+    "auto": Column(structures="auto"),
+    "no refit": Column(patch=lambda: with_noise_weights.patch("gdws.compress.refit")),
+    "refit without attack term": Column(patch=lambda: with_noise_weights.patch("gdws.compression.refit.ATTACK_WEIGHT", 0.0)),
+    "no elimination": Column(patch=lambda: with_noise_weights.patch("gdws.structures.kernel_elimination.curve", channel_curve)),
+    "no trials": Column(
+        patch=lambda: with_noise_weights.patch("gdws.calibration.trials._interpolated", lambda *a: torch.ones(a[3]))
+    ),
+    "all pixels alike": Column(
+        patch=lambda: with_noise_weights.patch("gdws.calibration.statistics._moments", unweighted_moments)
+    ),
+    "equation (8)'s gradients": Column(
+        patch=lambda: with_noise_weights.patch("gdws.calibration.statistics.sampled_class", random_signs)
+    ),
+    "auto, filters not refined": Column(
+        structures="auto", patch=lambda: with_noise_weights.patch("gdws.structures.filter_splitting.STEPS", 0)
+    ),
+}
+
+
+def bits(right: Tensor) -> str:
+    """Which images were decided rightly, one bit each, for paired tests."""
+    return np.packbits(right.cpu().numpy()).tobytes().hex()
+
+
+def peak(device: str) -> float:
+    """GiB on the GPU since the last call."""
+    if not torch.cuda.is_available() or not device.startswith("cuda"):
+        return float("nan")
+    used = torch.cuda.max_memory_allocated() / 2**30
+    torch.cuda.reset_peak_memory_stats()
+    return used
+
+
+def options_for(description: str | None) -> argparse.ArgumentParser:
+    """The options of a script that scores a network: which one, on what data, where."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model")
+    parser.add_argument("--weights", type=Path)
+    parser.add_argument("--train", default="demo")
+    parser.add_argument("--test", default="demo")
+    parser.add_argument("--images", type=int, default=1000)
+    parser.add_argument("--n", type=int, default=2000)
+    parser.add_argument("--batch", type=int, default=500)
+    parser.add_argument("--device", default="cpu")
+    return parser
+
+
+def main() -> None:
+    parser = options_for(__doc__)
+    parser.add_argument("--columns", nargs="*", default=list(COLUMNS))
+    parser.add_argument("--budgets", nargs="*", type=float, default=[0.60, 0.45, 0.30, 0.20])
+    parser.add_argument("--save", type=Path, help="folder for the compressed networks")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+
+    model = models.resolve(options.model, options.weights).to(options.device)
+    train = data.load(options.train, "train").take(options.images)
+    test = data.load(options.test, "test").take(options.n, options.batch)
+    base = evaluate(model, test, PGD())
+    print(f"base: {base.natural_percent:.2f} / {base.robust_percent:.2f}", flush=True)
+    rows: list[dict[str, object]] = [
+        {
+            "column": "base",
+            "natural": base.natural_percent,
+            "robust": base.robust_percent,
+            "natural right": bits(base.natural),
+            "robust right": bits(base.attacked) if base.attacked is not None else "",
+        }
+    ]
+    for name in options.columns:
+        column = COLUMNS[name]
+        collected: statistics.Statistics | None = None
+        for fraction in options.budgets:
+            peak(options.device)
+            start = time.time()
+            with column.patch():
+                made = gdws.plan(model, collected or train, gdws.Macs(fraction), column.method, structures=column.structures)
+                collected = made.calibration
+                planned, plan_memory = time.time(), peak(options.device)
+                compressed = gdws.apply(model, made)
+            done, apply_memory = time.time(), peak(options.device)
+            found = evaluate(compressed, test, PGD())
+            assert found.attacked is not None
+            if options.save and column.patch is nullcontext:
+                gdws.save(compressed, options.save / f"{name}-{fraction:.2f}", force=True, base=options.model)
+            rows.append(
+                {
+                    "column": name,
+                    "budget": fraction,
+                    "macs": made.macs,
+                    "predicted": made.loss,
+                    "natural": found.natural_percent,
+                    "robust": found.robust_percent,
+                    "natural right": bits(found.natural),
+                    "robust right": bits(found.attacked),
+                    "layers": {layer.name: [layer.structure, sum(layer.kept)] for layer in made.layers},
+                    "plan s": planned - start,
+                    "apply s": done - planned,
+                    "plan GiB": plan_memory,
+                    "apply GiB": apply_memory,
+                }
+            )
+            if options.json:
+                options.json.write_text(json.dumps({"torch": torch.__version__, "rows": rows}, indent=1))
+            print(
+                f"{name:26s} {fraction:.2f} ({made.macs:.4f}): {found.natural_percent:.2f} / {found.robust_percent:.2f}"
+                f"   plan {planned - start:.1f} s {plan_memory:.1f} GiB, apply {done - planned:.1f} s {apply_memory:.1f} GiB, "
+                f"predicted {made.loss:.3g}",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,210 @@
+"""Collect the statistics in one pass over the calibration images.
+
+Attack the images, run them forward, send one random cotangent back for the metric of the calibrated method and one for the
+paper's alpha (gdws.calibration.hooks). Beside the statistics themselves, the activations of one batch are in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from gdws.attacks.pgd import PGD
+from gdws.calibration.cache import read_statistics, statistics_key, write_statistics
+from gdws.calibration.hooks import Use, backward, random_signs, recording, sampled_class
+from gdws.calibration.method import Calibrated, Method
+from gdws.calibration.sensitivity import attacked, squared_gradient_norms
+from gdws.calibration.statistics import LayerStatistics, Statistics
+from gdws.calibration.trials import Trials, build_trials, measure_corrections
+from gdws.core.checks import Batches, check_weights, checked_logits, unpack
+from gdws.core.execution import evaluating, full_precision, placement
+from gdws.core.files import ensure_folder
+from gdws.core.progress import track
+from gdws.core.sites import Site, find_convolutions, patches
+from gdws.errors import GdwsError
+from gdws.structures import select_structures
+from gdws.structures.base import Curve, Structure
+
+CHUNK = 2**22
+"""Elements of the largest temporary."""
+
+DEFAULT = Calibrated()
+
+
+def calibrate(
+    model: nn.Module,
+    images: Batches,
+    method: Calibrated = DEFAULT,
+    *,
+    seed: int = 0,
+    cache: Path | None = None,
+) -> Statistics:
+    """Collect what images say of a network: the first step of a compression, good for any budget.
+
+    model   takes images (B, C, H, W) in [0, 1] and returns logits (B, classes). It is left as it was found.
+    images  batches of images, or of (images, labels) as a DataLoader gives them. Labels tell the attack what to aim at.
+    method  which convolutions may be replaced, by which structures, and how the images are attacked first.
+    seed    of the attack's starts and of the random cotangents.
+    cache   a folder: what was collected before for the same network, images and method is read from there.
+
+    >>> import gdws
+    >>> statistics = gdws.calibrate(gdws.models.embedded(), gdws.data.load("demo", "train").take(8))
+    >>> gdws.plan(gdws.models.embedded(), statistics, gdws.Macs(0.5)).macs <= 0.5
+    True
+    """
+    check_weights(model)
+    pictures, labels = gather_images(images)
+    example = pictures[:1].to(*placement(model))
+    with evaluating(model), torch.no_grad():
+        checked_logits(model, example, labels)
+    return collect_statistics(
+        model, pictures, labels, replaceable(find(model, example, method)), method, seed=seed, cache=cache
+    )
+
+
+def find(model: nn.Module, example: Tensor, method: Method) -> list[Site]:
+    """All convolutions of a model, with the reason why one stays dense under this method."""
+    return find_convolutions(model, example, exclude=method.exclude, keep_first=method.keep_first, keep_1x1=method.keep_1x1)
+
+
+def replaceable(sites: Sequence[Site]) -> list[Site]:
+    return [site for site in sites if site.reason is None]
+
+
+def collect_statistics(
+    model: nn.Module,
+    images: Tensor,
+    labels: Tensor | None,
+    sites: Sequence[Site],
+    method: Calibrated,
+    *,
+    seed: int,
+    cache: Path | None = None,
+) -> Statistics:
+    """Statistics of these convolutions, and their curves for the method's structures."""
+    structures, attack = select_structures(method.structures), method.attack
+    if not sites:
+        return Statistics(images, images, {}, {}, method, seed)
+    key = statistics_key(model, images, labels, [site.name for site in sites], structures, attack, seed)
+    file = None if cache is None else cache / f"statistics-{key}.safetensors"
+    device, _ = placement(model)
+    if file is not None:
+        stored = read_statistics(file, images, sites, structures, method, seed, device)
+        if stored is not None:
+            return stored
+    if cache is not None:
+        ensure_folder(cache)
+    with full_precision(), evaluating(model):
+        layers, adversarial = _collect(model, images, labels, sites, attack, seed)
+        curves = _curves(model, adversarial, sites, structures, layers, seed)
+    statistics = Statistics(images, adversarial, layers, curves, method, seed)
+    if file is not None:
+        write_statistics(file, statistics)
+    return statistics
+
+
+def gather_images(batches: Batches) -> tuple[Tensor, Tensor | None]:
+    """All images and, if every batch has them, labels, on the CPU."""
+    pairs = [unpack(batch) for batch in batches]
+    if not pairs:
+        raise GdwsError("the calibration data is empty: expected at least one batch of images")
+    labels = [label for _, label in pairs if label is not None]
+    return (
+        torch.cat([images.detach().cpu() for images, _ in pairs]),
+        torch.cat([label.cpu() for label in labels]) if len(labels) == len(pairs) else None,
+    )
+
+
+def _curves(
+    model: nn.Module,
+    adversarial: Tensor,
+    sites: Sequence[Site],
+    structures: Sequence[Structure],
+    layers: dict[str, LayerStatistics],
+    seed: int,
+) -> dict[str, dict[str, list[Curve]]]:
+    """Losses in the metric, then corrected by trials on the attacked images."""
+    curves: dict[str, dict[str, list[Curve]]] = {}
+    tried: dict[str, dict[str, Trials]] = {}
+    for site in track(sites, "curves"):
+        weights = site.conv.weight.detach().double().view(site.conv.groups, -1, *site.conv.weight.shape[1:])
+        metrics = layers[site.name].metrics()
+        curves[site.name], tried[site.name] = {}, {}
+        for structure in structures:
+            if structure.fits(site.conv):
+                own = [structure.curve(weight, metric) for weight, metric in zip(weights, metrics, strict=True)]
+                curves[site.name][structure.name] = own
+                tried[site.name][structure.name] = build_trials(site, structure, own, metrics)
+    factors = measure_corrections(model, adversarial, sites, tried, curves, torch.Generator().manual_seed(seed))
+    return {
+        name: {structure: [curve.scaled(factors[name][structure]) for curve in own] for structure, own in by_structure.items()}
+        for name, by_structure in curves.items()
+    }
+
+
+def _collect(
+    model: nn.Module, images: Tensor, labels: Tensor | None, sites: Sequence[Site], attack: PGD | None, seed: int
+) -> tuple[dict[str, LayerStatistics], Tensor]:
+    device, dtype = placement(model)
+    generator = torch.Generator().manual_seed(seed)
+    convolutions = {site.name: site.conv for site in sites}
+    sums = {name: _zeros(conv) for name, conv in convolutions.items()}
+    adversarial = []
+    batch_size = 100  # tensors that malloc still recycles: larger ones are new memory every time
+    chunks = range(0, len(images), batch_size)
+    for start in track(chunks, "statistics", len(chunks)):
+        part = slice(start, start + batch_size)
+        truth = None if labels is None else labels[part]
+        x = attacked(model, images[part].to(device, dtype), truth, attack, generator).requires_grad_(True)
+        adversarial.append(x.detach().cpu())
+        with recording(convolutions) as uses, torch.enable_grad():
+            logits = checked_logits(model, x, truth)
+            for _ in backward(logits, x, sampled_class(logits, generator)):
+                found = {name: _moments(convolutions[name], calls) for name, calls in uses.items()}
+            for _ in backward(logits, x, random_signs(logits, generator)):
+                norms = {name: squared_gradient_norms(convolutions[name], calls) for name, calls in uses.items()}
+        for name, moments in found.items():
+            for total, value in zip(sums[name], (*moments, norms[name]), strict=True):
+                total += value
+    layers = {}
+    for name, (moment, gradient, total_norms) in sums.items():
+        conv = convolutions[name]
+        energy = gradient.diagonal(dim1=1, dim2=2).sum(1)[:, None, None]
+        layers[name] = LayerStatistics(
+            moment / energy.clamp_min(torch.finfo(energy.dtype).tiny),
+            gradient / (2 * len(images)),
+            (total_norms / (len(images) * conv.weight[0, 0].numel() * conv.out_channels // conv.groups)).float(),
+        )
+    return layers, torch.cat(adversarial)
+
+
+def _zeros(conv: nn.Conv2d) -> tuple[Tensor, Tensor, Tensor]:
+    """Where moment, gradient and alpha of a convolution are summed up."""
+    groups, inputs, outputs = conv.groups, conv.weight[0].numel(), conv.out_channels // conv.groups
+    device = conv.weight.device
+    return (
+        torch.zeros(groups, inputs, inputs, device=device),
+        torch.zeros(groups, outputs, outputs, device=device),
+        torch.zeros(conv.in_channels, device=device, dtype=torch.float64),
+    )
+
+
+def _moments(conv: nn.Conv2d, uses: list[Use]) -> tuple[Tensor, Tensor]:
+    """Sums over samples and pixels of |g|^2 x x^T and g g^T, for each group."""
+    moment, gradient, _ = _zeros(conv)
+    inputs, outputs = moment.shape[1], gradient.shape[1]
+    for use in uses:
+        if use.gradient is None:
+            continue
+        pixels = use.gradient[0, 0].numel()
+        rows = max(1, CHUNK // (conv.groups * inputs * pixels))
+        for x, g in zip(use.input.split(rows), use.gradient.split(rows), strict=True):
+            x = patches(conv, x).float().permute(1, 2, 0, 3).flatten(2)
+            g = g.float().view(len(g), conv.groups, outputs, pixels).permute(1, 2, 0, 3).flatten(2)
+            x = x * g.norm(dim=1, keepdim=True)
+            moment += x @ x.mT
+            gradient += g @ g.mT
+    return moment, gradient

@@ -1,0 +1,105 @@
+"""How much each input channel of each convolution moves the network's decision: alpha, equation (8) of the paper."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from gdws.attacks import PGD
+from gdws.calibration.hooks import Use, backward, each_class, random_signs, recording
+from gdws.core.checks import Batches, checked_logits, unpack
+from gdws.core.execution import evaluating, placement
+from gdws.core.progress import track
+from gdws.core.sites import patches
+from gdws.errors import GdwsError
+
+CHUNK = {"cpu": 2**18, "cuda": 2**26}
+"""Elements of the largest temporary: what a core's cache holds, or enough to keep a GPU busy."""
+
+
+def sensitivity(
+    model: nn.Module,
+    batches: Batches,
+    *,
+    exact: bool = False,
+    attack: PGD | None = None,
+    seed: int = 0,
+) -> dict[str, Tensor]:
+    """alpha (C,) for each convolution that runs, by name:
+
+        alpha_c = 1 / (M K^2) E_x sum_{j != n} ||D_j^c||_F^2 / (2 delta_j^2),
+
+    D_j^c the derivative of delta_j = z_j - z_n with respect to W_c, n the predicted class. With groups, M counts the outputs
+    of one group. By default one backward pass a batch with random signs estimates the sum over classes without bias;
+    `exact` takes one backward pass a class. `attack` replaces the images by attacked ones (against their labels, or the
+    model's own decisions where the batches have none). The model is left as it was found.
+    """
+    device, dtype = placement(model)
+    convolutions = {name: module for name, module in model.named_modules() if isinstance(module, nn.Conv2d)}
+    generator = torch.Generator().manual_seed(seed)
+    totals: dict[str, Tensor] = {}
+    count = 0
+    with evaluating(model):
+        for batch in track(batches, "sensitivity"):
+            images, labels = unpack(batch)
+            images = attacked(model, images.to(device, dtype), labels, attack, generator).requires_grad_(True)
+            count += len(images)
+            with recording(convolutions) as uses, torch.enable_grad():
+                logits = checked_logits(model, images)
+                for _ in backward(logits, images, each_class(logits) if exact else random_signs(logits, generator)):
+                    for name, calls in uses.items():
+                        if any(use.gradient is not None for use in calls):
+                            norms = squared_gradient_norms(convolutions[name], calls)
+                            totals[name] = totals.get(name, 0) + norms
+    if count == 0:
+        raise GdwsError("the sensitivity needs images and got none: expected at least one batch")
+    return {
+        name: total / (count * conv.out_channels // conv.groups * conv.kernel_size[0] * conv.kernel_size[1])
+        for name, total in totals.items()
+        if (conv := convolutions[name])
+    }
+
+
+def attacked(model: nn.Module, images: Tensor, labels: Tensor | None, attack: PGD | None, generator: torch.Generator) -> Tensor:
+    """The images, attacked if there is an attack: against their labels, or the model's own decisions without labels."""
+    if attack is None:
+        return images.detach().clone()
+    if labels is None:
+        with torch.no_grad():
+            labels = checked_logits(model, images).argmax(1)
+    return attack(model, images, labels.to(images.device), generator)
+
+
+def squared_gradient_norms(conv: nn.Conv2d, uses: list[Use]) -> Tensor:
+    """sum over samples of ||D^c||_F^2, (C,) float64, D^c = G X_c^T the weight gradient of one sample.
+
+    X_c (K^2 x P) are the patches of channel c, G (M x P) the output gradient, P the pixels of all uses. No weight gradient
+    of the layer is kept: either D is formed a few samples at a time, or, where the map has fewer pixels than there are
+    outputs, ||G X_c^T||^2 = <G^T G, X_c^T X_c> from the P x P Gram matrices, which is cheaper by P / M.
+    """
+    taps = conv.kernel_size[0] * conv.kernel_size[1]
+    pairs = [(use.input, use.gradient) for use in uses if use.gradient is not None]
+    if not pairs:
+        return torch.zeros(conv.in_channels, dtype=torch.float64, device=conv.weight.device)
+    samples, pixels = len(pairs[0][0]), sum(gradient[0, 0].numel() for _, gradient in pairs)
+    outputs = conv.out_channels // conv.groups
+    by_gram = pixels < outputs
+    largest = conv.in_channels * (max(pixels * pixels, taps * pixels) if by_gram else taps * max(outputs, pixels))
+    total = torch.zeros(conv.in_channels, dtype=torch.float64, device=conv.weight.device)
+    for part in torch.arange(samples).split(max(1, CHUNK.get(conv.weight.device.type, 2**22) // largest)):
+        rows = slice(int(part[0]), int(part[-1]) + 1)
+        x = _joined([patches(conv, inputs[rows]) for inputs, _ in pairs])
+        g = _joined([gradient[rows].flatten(2) for _, gradient in pairs])
+        g = g.view(len(g), conv.groups, outputs, pixels)
+        if by_gram:
+            channels = x.view(len(x), conv.groups, -1, taps, pixels)
+            norms = ((channels.mT @ channels) * (g.mT @ g)[:, :, None]).sum((0, 3, 4))
+        else:
+            norms = (g @ x.mT).square().sum((0, 2)).view(conv.groups, -1, taps).sum(2)
+        total += norms.flatten().double()
+    return total
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    """Along the last axis; one part as it is, without a copy."""
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)

@@ -1,0 +1,214 @@
+"""What the command line prints, as tables that fit eighty columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from rich import box
+from rich.table import Table
+
+from gdws.cli.demo import Row
+from gdws.deploy.benchmark import Timing
+from gdws.deploy.onnx import Parity
+from gdws.evaluation.comparison import Comparison, Trial, interval, percent
+from gdws.planning.budgets import Latency, Speedup
+from gdws.planning.plan import Plan
+from gdws.structures import STRUCTURES
+
+TOO_SLOW = 1.02
+"""How far beyond its budget of time a plan may come out by the noise of the measurement."""
+
+
+def demo(rows: Sequence[Row], images: int) -> Table:
+    """The demo's networks, the first of them the base."""
+    table = _plain("CIFAR-10, method and fraction of MACs")
+    table.caption = f"1,000 test images, PGD-20 on the first {images}; FPS of single images on one core, eager PyTorch"
+    for heading in ("network", "natural", "PGD-20", "M MACs", "k par.", "MB", "FPS", "speed"):
+        table.add_column(heading, justify="left" if heading == "network" else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(
+            row.name,
+            f"{row.natural:.1f}",
+            f"{row.robust:.1f}",
+            f"{row.macs / 1e6:.1f} ({row.macs / rows[0].macs:.2f})",
+            f"{row.parameters / 1e3:.0f}",
+            f"{row.size_mb:.2f}",
+            f"{row.fps:.0f}",
+            f"{row.fps_ratio:.2f}x",
+        )
+    return table
+
+
+EPOCH = {
+    "epoch": "d",
+    "rate": ".4f",
+    "loss": ".3f",
+    "attacked": ".1f",
+    "natural": ".1f",
+    "robust": ".1f",
+    "seconds": ".1f",
+    "images_per_second": ".0f",
+}
+"""What is shown of an epoch, and how."""
+
+
+def epochs(history: Sequence[Mapping[str, float]]) -> Table:
+    """A training, the last twenty epochs of it at most."""
+    table = _plain("training")
+    table.caption = "attacked: of the training images; natural, robust: of those held back; per cent"
+    for heading in ("epoch", "rate", "loss", "attacked", "natural", "robust", "s", "images/s"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for line in history[-20:]:  # epoch 0 has no rate and no loss
+        table.add_row(*(f"{line[name]:{form}}" if name in line else "" for name, form in EPOCH.items()))
+    return table
+
+
+def plan(made: Plan) -> Table:
+    """What becomes of each convolution."""
+    table = _plain(f"{made.method}, {made.budget}" + (", for tensor cores" if made.tensor_cores else ""))
+    table.caption = "loss: predicted; next: what another structure would lose at this cost, in multiples of it"
+    timed = made.measured is not None
+    for heading in ("convolution", "becomes", "MACs", *(["time"] if timed else []), "loss", "next"):
+        table.add_column(heading, no_wrap=True)
+    for layer in made.layers:
+        replaced = layer.structure != "dense"
+        becomes = STRUCTURES[layer.structure].describe(layer.ranks) if replaced else f"dense: {layer.reason}"
+        table.add_row(
+            layer.name,
+            becomes,
+            f"{layer.macs / layer.dense_macs:.2f}" if replaced else "",
+            *([f"{layer.seconds / layer.dense_seconds:.2f}" if layer.seconds and layer.dense_seconds else ""] if timed else []),
+            f"{layer.loss:.1e}" if replaced else "",
+            layer.reason.partition(",")[0] if replaced else "",
+        )
+    return table
+
+
+def left(made: Plan) -> str:
+    """The plan's cost in a sentence."""
+    return f"{made.macs:.3f} of the MACs and {made.parameters:.3f} of the weights that may be replaced are left"
+
+
+def measured(made: Plan) -> str:
+    """What a plan under a budget of time came to."""
+    found, budget = made.measured, made.budget
+    assert found is not None
+    assert isinstance(budget, Latency | Speedup)
+    threads = "" if found.engine == "cuda" else f", {found.threads} thread(s)"
+    where = f"{found.engine} {found.precision}{threads}, batch {found.batch}, {found.device}"
+    dense = f"dense: {1e3 * found.dense_seconds:.2f} ms in {found.dense_engine}"
+    sentence = f"{1 / found.latency:.2f}x measured, {1 / found.predicted:.2f}x predicted ({where}; {dense})"
+    if found.latency > TOO_SLOW * budget.share:
+        sentence += f"\nWarning: that is slower than asked for ({1 / budget.share:.2f}x); no plan that was tried is faster"
+    return sentence
+
+
+def accuracies(found: Comparison, title: str) -> Table:
+    """Every network on natural images, under each attack and in the worst case, with Wilson's intervals."""
+    table = _plain(title)
+    _columns(table, ["network", "examples"], ["right %", "95 % interval"])
+    called = _called(found)
+    for judge in found.makers:
+        for name in found.examples:
+            right = found.under(judge, name)
+            table.add_row(
+                called[judge] if name == found.examples[0] else "", name, f"{percent(right):.2f}", _range(interval(right))
+            )
+        table.add_section()
+    return table
+
+
+def changes(found: Comparison) -> Table:
+    """Every network beside the base, and everything deployed beside its own network, image by image."""
+    called, short = _called(found), _short(found)
+    table = _plain(f"Image by image, beside {called[found.base]}")
+    table.caption = "kept: right in both; interval and p: McNemar's, exact; what is deployed stands beside its own network"
+    _columns(table, ["network", "examples"], ["kept", "lost", "gained", "points", "95 % interval", "p"])
+    for judge in found.makers:
+        for name in found.examples if judge != found.base else ():
+            pair = found.paired_change(judge, name)
+            table.add_row(
+                called[judge] if name == found.examples[0] else "",
+                short.get(name, name),
+                *map(str, (pair.both, pair.lost, pair.gained)),
+                f"{pair.points:+.2f}",
+                _range(pair.interval, "+.2f"),
+                f"{pair.p_value:.2g}",
+            )
+        table.add_section()
+    return table
+
+
+def transfers(found: Comparison) -> Table:
+    """Examples made on one network and tried on another, beside those that were made on the network itself."""
+    table = _plain("Examples made on one network, tried on another")
+    table.caption = "own %: right on examples made on the network itself"
+    _columns(table, ["made on", "tried on", "attack"], ["right %", "95 % interval", "own %"])
+    called, short = _called(found), _short(found)
+    for trial in found.transfers:
+        right, own = found.right[trial], found.right[Trial(trial.judge, trial.attack, trial.judge)]
+        names = (called[trial.maker], called[trial.judge]) if trial.attack == found.attacks[0] else ("", "")
+        table.add_row(*names, short[trial.attack], f"{percent(right):.2f}", _range(interval(right)), f"{percent(own):.2f}")
+        if trial.attack == found.attacks[-1]:
+            table.add_section()
+    return table
+
+
+def parities(found: Mapping[str, Parity], title: str) -> Table:
+    """An exported file beside its model, on each set of images."""
+    table = Table(title=title)
+    for heading in ("images", "number", "largest difference of a logit", "changed decisions"):
+        table.add_column(heading)
+    for name, parity in found.items():
+        table.add_row(name, str(parity.images), f"{parity.difference:.2g}", str(parity.changed))
+    return table
+
+
+def timings(found: Mapping[str, Timing], ran_in: Mapping[str, str], title: str) -> Table:
+    """Models timed in turns, the first of them the one that the others are compared with; ran_in: the engine of each."""
+    table = Table(title=title)
+    for heading in ("model", "engine", "FPS", "ms", "95 % interval", "lower quartile ms", "speed-up"):
+        table.add_column(heading)
+    first = next(iter(found.values()))
+    for name, timing in found.items():
+        low, high = (f"{1e3 * bound:.3f}" for bound in timing.interval)
+        median, quartile = f"{1e3 * timing.median:.3f}", f"{1e3 * timing.quartile:.3f}"
+        speedup = f"{first.median / timing.median:.2f}x"
+        table.add_row(name, ran_in[name], f"{timing.fps:.1f}", median, f"{low} to {high}", quartile, speedup)
+    return table
+
+
+def _plain(title: str) -> Table:
+    return Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+
+
+def _columns(table: Table, words: Sequence[str], numbers: Sequence[str]) -> None:
+    for heading in words:
+        table.add_column(heading, overflow="fold")
+    for heading in numbers:
+        table.add_column(heading, justify="right", no_wrap=True)
+
+
+def _called(found: Comparison) -> dict[str, str]:
+    """The networks without the folders that they are in, where that still tells them apart.
+
+    `gdws tune` calls every network model, in a folder that has the name.
+    """
+    parts = {name: name.rstrip("/").split("/") for name in found.makers}
+    called = {name: "/".join(own[-2:] if own[-1] == "model" else own[-1:]) for name, own in parts.items()}
+    return called if len(set(called.values())) == len(called) else {name: name for name in found.makers}
+
+
+def _short(found: Comparison) -> dict[str, str]:
+    """Each attack with as few of its settings as tell it apart."""
+    forms = [[name.partition(" (")[0], name.partition(",")[0] + ")", name] for name in found.attacks]
+    taken = [[form[level] for form in forms] for level in range(3)]
+    return {
+        name: next(short for level, short in enumerate(form) if level == 2 or taken[level].count(short) == 1)
+        for name, form in zip(found.attacks, forms, strict=True)
+    }
+
+
+def _range(bounds: tuple[float, float], form: str = ".1f") -> str:
+    low, high = bounds
+    return f"{low:{form}} to {high:{form}}"

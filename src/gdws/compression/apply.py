@@ -1,0 +1,107 @@
+"""Do what a plan says: a new model with the plan's layers in their places; the old one is left alone."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+
+import torch
+from torch import nn
+
+from gdws.attacks import PGD
+from gdws.calibration.collect import collect_statistics, gather_images
+from gdws.calibration.method import Calibrated
+from gdws.calibration.statistics import Statistics
+from gdws.compression.fidelity import hold_back
+from gdws.compression.refit import refit
+from gdws.core.checks import Batches, check_weights
+from gdws.core.execution import placement
+from gdws.core.progress import track
+from gdws.core.sites import find_convolutions, replace_modules
+from gdws.errors import GdwsError
+from gdws.planning.plan import LayerPlan, Plan, attach_plan
+from gdws.structures import STRUCTURES
+from gdws.structures.layers import FactoredConv2d, GDWSConv2d
+from gdws.structures.mego_lego import truncate
+
+
+def apply(model: nn.Module, plan: Plan, calibration: Batches | Statistics | None = None) -> nn.Module:
+    """A copy of the model with the plan's layers in their places, in eval mode; `model` is untouched.
+
+    calibration  for a plan of the calibrated method: what gdws.calibrate gave, or the images once more, of which the
+                 statistics are then collected again. Other plans need none.
+
+    >>> import gdws
+    >>> model = gdws.models.embedded()
+    >>> plan = gdws.plan(model, gdws.data.load("demo", "train").take(8), gdws.Macs(0.5), "uniform")
+    >>> gdws.plan_of(gdws.apply(model, plan)) == plan
+    True
+    """
+    check_weights(model)
+    for layer in plan.layers:
+        _check_fits(model, layer)
+    replaced = [layer for layer in plan.layers if layer.structure != "dense"]
+    made: dict[str, FactoredConv2d] = {}
+    if plan.method == Calibrated.name and replaced:
+        statistics = _statistics_for(model, plan, calibration)
+        for layer in track(replaced, "layers"):
+            found = statistics.curves[layer.name][layer.structure], statistics.layers[layer.name].metrics()
+            made[layer.name] = STRUCTURES[layer.structure].build(_conv(model, layer.name), layer.ranks, *found)
+        refit(model, made, [layer.positions for layer in replaced], statistics.images, statistics.attacked)
+    else:
+        for layer in replaced:
+            conv = _conv(model, layer.name)
+            factors = truncate(conv.weight, torch.tensor(layer.g, device=conv.weight.device), conv.groups)
+            made[layer.name] = GDWSConv2d.from_factors(factors, conv)
+    compressed = copy.deepcopy(model).eval()
+    replace_modules(compressed, {compressed.get_submodule(name): layer.eval() for name, layer in made.items()})
+    attach_plan(compressed, plan)
+    return compressed
+
+
+def _statistics_for(model: nn.Module, plan: Plan, calibration: Batches | Statistics | None) -> Statistics:
+    if calibration is None:
+        raise GdwsError(
+            "this calibrated plan came without statistics: expected what gdws.calibrate gave for it, or its calibration images"
+        )
+    if isinstance(calibration, Statistics):
+        for layer in plan.layers:
+            if layer.structure != "dense" and layer.structure not in calibration.curves.get(layer.name, {}):
+                raise GdwsError(
+                    f"the statistics have no {layer.structure} curve of {layer.name!r}: expected those that the plan was made of"
+                )
+        return calibration
+    images, labels = gather_images(calibration)
+    if plan.budget.is_searched:
+        (images, labels), _ = hold_back(images, labels)
+    names = {layer.name for layer in plan.layers if layer.replaceable}
+    sites = [
+        replace(site, reason=None)
+        for site in find_convolutions(model, images[:1].to(*placement(model)), keep_first=False, keep_1x1=False)
+        if site.name in names
+    ]
+    attack = None if plan.attack is None else PGD(**plan.attack)
+    used = tuple(dict.fromkeys(layer.structure for layer in plan.layers if layer.structure != "dense"))
+    return collect_statistics(model, images, labels, sites, Calibrated(structures=used, attack=attack), seed=plan.seed)
+
+
+def _check_fits(model: nn.Module, layer: LayerPlan) -> None:
+    try:
+        conv = _conv(model, layer.name)
+    except AttributeError:
+        raise GdwsError(f"the plan names a layer {layer.name!r}: expected one of the model's convolutions") from None
+    if tuple(conv.weight.shape) != layer.shape or conv.groups != layer.groups:
+        raise GdwsError(
+            f"the plan's layer {layer.name} has shape {layer.shape}, groups {layer.groups}: "
+            f"expected the model's {tuple(conv.weight.shape)}, groups {conv.groups}"
+        )
+    if layer.structure not in ("dense", *STRUCTURES):
+        expected = ", ".join(("dense", *STRUCTURES))
+        raise GdwsError(f"the plan's layer {layer.name} has structure {layer.structure!r}: expected one of {expected}")
+
+
+def _conv(model: nn.Module, name: str) -> nn.Conv2d:
+    conv = model.get_submodule(name)
+    if not isinstance(conv, nn.Conv2d):
+        raise GdwsError(f"{name} is a {type(conv).__name__}: expected a Conv2d (is the model compressed already?)")
+    return conv

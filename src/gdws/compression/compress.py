@@ -1,0 +1,87 @@
+"""The one verb, and its second step: `compress` calibrates, plans and applies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from torch import nn
+
+from gdws.calibration.method import Method, method_of
+from gdws.calibration.statistics import Statistics
+from gdws.compression.apply import apply
+from gdws.compression.drop import smallest_within
+from gdws.core.checks import Batches
+from gdws.planning.budgets import Budget, Drop
+from gdws.planning.latency.table import LatencyTable
+from gdws.planning.latency.target import Target
+from gdws.planning.plan import Plan
+from gdws.planning.planner import plan_within
+
+
+def compress(
+    model: nn.Module,
+    images: Batches,
+    budget: Budget,
+    method: str | Method | None = None,
+    *,
+    target: Target | None = None,
+    seed: int = 0,
+    cache: Path | None = None,
+) -> nn.Module:
+    """A faster copy of a pre-trained network, within a budget and without training; `model` is untouched.
+
+    model   takes images (B, C, H, W) in [0, 1], normalizes inside, and returns logits (B, classes).
+    images  a few hundred training images in batches, with labels or without: a DataLoader will do.
+    budget  Speedup(x), Macs(fraction), Drop(points), ... (gdws.planning.budgets).
+    method  "calibrated" (the default), "paper" or "uniform", or a record with their rare settings, such as
+            gdws.Calibrated(structures="gdws", attack=None).
+    target  where it will run, for budgets of time: by default the best engine of this machine's CPU, one image at a time.
+    seed    of everything random.
+    cache   a folder for statistics and measured times: the next budget then takes seconds.
+
+    gdws.plan_of(result) says what became of each layer. The same in three steps: gdws.calibrate, gdws.plan, gdws.apply.
+
+    >>> import gdws
+    >>> fast = gdws.compress(gdws.models.embedded(), gdws.data.load("demo", "train").take(8), gdws.Macs(0.5))
+    >>> gdws.plan_of(fast).macs <= 0.5
+    True
+    """
+    made, statistics = _planned(model, images, budget, method, target, seed, cache)
+    return apply(model, made, statistics)
+
+
+def plan(
+    model: nn.Module,
+    images: Batches | Statistics,
+    budget: Budget,
+    method: str | Method | None = None,
+    *,
+    target: Target | LatencyTable | None = None,
+    seed: int = 0,
+    cache: Path | None = None,
+) -> Plan:
+    """Choose what becomes of every convolution under one budget: the second step of a compression.
+
+    images  what gdws.calibrate gave; or images, of which the statistics are then collected. Drop needs images, of which it
+            holds a fifth back.
+    target  where the network will run, for Latency and Speedup; or times that were measured before. For Macs, Params and Drop
+            only Target("cuda", "float16"), a plan for tensor cores: plain convolutions in ranks that fill their blocks.
+
+    The other arguments as in gdws.compress. A plan is a record: print it, save it as JSON, edit it, give it to gdws.apply.
+    """
+    return _planned(model, images, budget, method, target, seed, cache)[0]
+
+
+def _planned(
+    model: nn.Module,
+    images: Batches | Statistics,
+    budget: Budget,
+    method: str | Method | None,
+    target: Target | LatencyTable | None,
+    seed: int,
+    cache: Path | None,
+) -> tuple[Plan, Statistics | None]:
+    settings = None if method is None else method_of(method)
+    if isinstance(budget, Drop):
+        return smallest_within(model, images, budget, settings, target, seed=seed, cache=cache)
+    return plan_within(model, images, budget, settings, target, seed=seed, cache=cache)

@@ -1,0 +1,55 @@
+"""What a compression cost: how many images both networks decide alike."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from gdws.attacks.pgd import PGD
+from gdws.calibration.sensitivity import attacked
+from gdws.core.execution import evaluating, full_precision, placement
+from gdws.errors import GdwsError
+
+HELD_BACK = 0.2
+"""Share of the calibration images that a budget of agreement holds back."""
+
+
+def hold_back(images: Tensor, labels: Tensor | None) -> tuple[tuple[Tensor, Tensor | None], tuple[Tensor, Tensor | None]]:
+    """Images and labels to calibrate on, and those held back to measure agreement on."""
+    fit = len(images) - max(1, round(HELD_BACK * len(images)))
+    if fit < 1:
+        raise GdwsError(f"there is {len(images)} calibration image: expected at least 2, to hold some back")
+    parts = slice(None, fit), slice(fit, None)
+    first, second = ((images[part], None if labels is None else labels[part]) for part in parts)
+    return first, second
+
+
+def agreement(model: nn.Module, other: nn.Module, images: Tensor) -> float:
+    """Per cent of the images that both models decide alike."""
+    device, dtype = placement(model)
+    same = 0
+    with evaluating(model), evaluating(other), full_precision(), torch.no_grad():
+        for part in images.split(50):  # maps of larger batches get their memory from the system anew each time
+            x = part.to(device, dtype)
+            same += int((model(x).argmax(1) == other(x).argmax(1)).sum())
+    return 100 * same / len(images)
+
+
+def agreements(
+    model: nn.Module, other: nn.Module, images: Tensor, labels: Tensor | None, attack: PGD | None
+) -> dict[str, float]:
+    """What a compression cost, on images that it has not seen: `agreement` clean and, if there is an attack, attacked.
+
+    What is attacked is `model`, against the labels, or its own decisions without labels.
+    """
+    sets = {"clean": images}
+    if attack is not None:
+        sets["attacked"] = attack_held_back(model, images, labels, attack)
+    return {kind: agreement(model, other, part) for kind, part in sets.items()}
+
+
+def attack_held_back(model: nn.Module, images: Tensor, labels: Tensor | None, attack: PGD | None) -> Tensor:
+    """Held-back images, attacked in float32 from starts that the calibration has not used."""
+    device, dtype = placement(model)
+    with full_precision(), evaluating(model):
+        return attacked(model, images.to(device, dtype), labels, attack, torch.Generator().manual_seed(1)).cpu()

@@ -1,0 +1,136 @@
+"""Refit a compressed network layer after layer: the inputs of the network compressed so far, the outputs of the original.
+
+Both networks run as one. Every convolution that is replaced becomes a pair whose input holds the original's half of the batch
+and the compressed network's half; all other modules treat the samples of a batch alike and are shared. When the forward pass
+reaches a pair, it knows what the compressed layer gets (x) and what the original gives (y), solves for the layer's mix,
+and goes on with the refitted layer. One forward pass therefore refits the whole network.
+
+With z the features that the layer's bank makes of x, the mix P minimises, summed over calibration images and output pixels,
+
+    |y - P z|^2 on clean images  +  |y - P z|^2 on attacked ones  +  ATTACK_WEIGHT |dy - P dz|^2,
+
+where dy and dz are what the attack changes: small beside y and z, so without their own term least squares all but ignores
+them, and they are what robustness is made of. A small ridge pulls P towards the weights that it had.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from gdws.core.execution import full_precision, placement
+from gdws.core.progress import note, track
+from gdws.core.sites import replace_modules
+from gdws.structures.layers import FactoredConv2d
+
+ATTACK_WEIGHT = 16.0
+RIDGE = 1e-3
+"""Of the diagonal of the normal equations."""
+
+CHUNK = 2**22
+"""Elements of the largest temporary."""
+
+MOST_PIXELS = 2**15
+"""Output pixels that a layer is fitted to, clean and attacked each: far more than it has weights for each output."""
+
+LARGEST_MAP = {"cpu": 256 * 2**20, "cuda": 800 * 2**20}
+"""Bytes of one feature map of all images together; some five of them are in memory at once. Bounds the images used."""
+
+
+class _Pair(nn.Module):
+    def __init__(self, conv: nn.Conv2d, layer: FactoredConv2d) -> None:
+        super().__init__()
+        self.conv, self.layer = conv, layer
+        self.fitted = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        original, compressed = x.chunk(2)
+        first: Tensor = self.conv(original[:1])
+        y = first.new_empty(len(x), *first.shape[1:])
+        target, output = y.chunk(2)
+        _fill(target, self.conv, original)
+        if not self.fitted:
+            refit_mix(self.layer, compressed, target)
+            self.fitted = True
+        _fill(output, self.layer, compressed)
+        return y
+
+
+def _fill(out: Tensor, module: nn.Module, x: Tensor, rows: int = 32) -> None:
+    """out = module(x), a few samples at a time: the copies inside a GDWS layer are larger than its output."""
+    for part, given in zip(out.split(rows), x.split(rows), strict=True):
+        part.copy_(module(given))
+
+
+def refit(
+    model: nn.Module, layers: dict[str, FactoredConv2d], positions: Sequence[int], images: Tensor, attacked: Tensor
+) -> None:
+    """Refit `layers`, in place, which replace the convolutions of these names and have this many output pixels.
+
+    images and attacked (N, C, H, W).
+
+    Feature maps of four copies of the images are in memory at once, so only as many are used as LARGEST_MAP allows: for
+    ResNet-18 256 of 32x32 pixels on a CPU, where they also cost time, and 800 on a GPU.
+    """
+    device, dtype = placement(model)
+    widest = max((layer.out_channels * p for layer, p in zip(layers.values(), positions, strict=True)), default=1)
+    count = max(1, LARGEST_MAP.get(device.type, LARGEST_MAP["cpu"]) // (4 * 4 * widest))
+    images, attacked = images[:count], attacked[:count]
+    # A copy of the module tree that shares its tensors with the model.
+    shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+    shell = copy.deepcopy(model, shared).eval()
+    replace_modules(shell, {shell.get_submodule(name): _Pair(_conv(shell, name), layer) for name, layer in layers.items()})
+    both = torch.cat([images, attacked]).to(device, dtype)
+    with full_precision(), torch.no_grad():
+        for _ in track([None], "refit"):
+            note(f"{len(layers)} layers on {len(images)} images")
+            shell(torch.cat([both, both]))
+
+
+def refit_mix(layer: FactoredConv2d, x: Tensor, y: Tensor) -> None:
+    """Solve for a layer's mix; x (2N, C, H, W) its input on clean, then attacked images, y the outputs wanted."""
+    features = layer.mixing[0].numel()
+    if features == 0:
+        return
+    outputs = layer.out_channels // layer.groups
+    gram = torch.zeros(layer.groups, features, features, dtype=torch.float64, device=x.device)
+    cross = torch.zeros(layer.groups, outputs, features, dtype=torch.float64, device=x.device)
+    pixels = y[0, 0].numel()
+    rows = max(1, CHUNK // (pixels * max(layer.groups * features, layer.out_channels) * 2))
+
+    def columns(values: Tensor) -> Tensor:
+        """(B, groups * n, H, W) -> (groups, n, B H W)"""
+        return values.float().view(len(values), layer.groups, -1, pixels).permute(1, 2, 0, 3).flatten(2)
+
+    images = max(1, MOST_PIXELS // pixels)
+    halves = zip(*(part[:images].split(rows) for value in (x, y) for part in value.chunk(2)), strict=True)
+    for clean_x, attacked_x, clean_y, attacked_y in halves:
+        clean_z, attacked_z = columns(layer.features(clean_x)), columns(layer.features(attacked_x))
+        clean_t, attacked_t = columns(_without_bias(layer, clean_y)), columns(_without_bias(layer, attacked_y))
+        # a^2 + b^2 + w (b - a)^2 = (a + b)^2 / 2 + (1/2 + w) (b - a)^2: two products in the place of three.
+        for weight, z, target in (
+            (0.5, clean_z + attacked_z, clean_t + attacked_t),
+            (0.5 + ATTACK_WEIGHT, attacked_z - clean_z, attacked_t - clean_t),
+        ):
+            gram += weight * (z @ z.mT).double()
+            cross += weight * (target @ z.mT).double()
+    diagonal = gram.diagonal(dim1=1, dim2=2)
+    # A feature that is zero on all images keeps its weights.
+    ridge = RIDGE * torch.where(diagonal > 0, diagonal, 1.0)
+    before = layer.mixing.detach().double().view(layer.groups, outputs, features)
+    system = gram + torch.diag_embed(ridge)
+    solution = torch.linalg.solve(system, (cross + before * ridge[:, None]).mT).mT
+    layer.mixing.data.copy_(solution.reshape(layer.mixing.shape))
+
+
+def _without_bias(layer: FactoredConv2d, y: Tensor) -> Tensor:
+    return y if layer.bias is None else y - layer.bias.detach()[:, None, None]
+
+
+def _conv(model: nn.Module, name: str) -> nn.Conv2d:
+    conv = model.get_submodule(name)
+    assert isinstance(conv, nn.Conv2d)
+    return conv

@@ -1,0 +1,70 @@
+"""What every model and every batch must be, checked wherever one comes in.
+
+A model takes NCHW floats in [0, 1], normalises inside, and returns logits (B, classes). Most wrong robustness numbers come
+from breaking this silently: images that were normalised twice, probabilities in the place of logits, dropout left on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+from gdws.errors import GdwsError
+
+Batches = Iterable[Tensor | tuple[Tensor, Tensor] | list[Tensor]]
+
+
+def unpack(batch: Tensor | tuple[Tensor, Tensor] | list[Tensor]) -> tuple[Tensor, Tensor | None]:
+    """(images, labels or None) of a batch as a DataLoader gives it, with the images checked."""
+    if isinstance(batch, Tensor):
+        images, labels = batch, None
+    elif isinstance(batch, tuple | list) and len(batch) == 2 and all(isinstance(part, Tensor) for part in batch):
+        images, labels = batch
+    else:
+        raise GdwsError(f"a batch is a {type(batch).__name__}: expected a tensor of images or (images, labels)")
+    if images.ndim != 4 or not images.is_floating_point() or len(images) == 0:
+        raise GdwsError(f"images are {images.dtype} {tuple(images.shape)}: expected floats (B, C, H, W), B > 0")
+    low, high = float(images.min()), float(images.max())
+    if not (low >= 0 and high <= 1):
+        raise GdwsError(f"image values run from {low:g} to {high:g}: expected [0, 1] (the model normalises inside)")
+    if labels is not None and (labels.shape != images.shape[:1] or labels.is_floating_point()):
+        raise GdwsError(f"labels are {labels.dtype} {tuple(labels.shape)}: expected {len(images)} integers, one for each image")
+    return images, labels
+
+
+def checked_logits(model: nn.Module, images: Tensor, labels: Tensor | None = None) -> Tensor:
+    """model(images), which must be finite logits with a class for every label."""
+    logits = model(images)
+    if not isinstance(logits, Tensor) or logits.ndim != 2 or len(logits) != len(images):
+        shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+        raise GdwsError(f"the model returned {shape} for {len(images)} images: expected logits ({len(images)}, classes)")
+    values = logits.detach()
+    if not bool(values.isfinite().all()):
+        raise GdwsError("the model returned NaN or infinite logits: expected finite numbers (are its weights intact?)")
+    sums = values.float().sum(1)
+    if bool((values >= 0).all()) and bool(((sums - 1).abs() < 1e-3).all()) and values.shape[1] > 1:
+        raise GdwsError("the model returned probabilities (rows >= 0 that sum to 1): expected logits, before softmax")
+    if labels is not None and int(labels.max()) >= values.shape[1]:
+        raise GdwsError(f"the model has {values.shape[1]} classes: expected more than label {int(labels.max())}")
+    return logits
+
+
+def check_differentiable(model: nn.Module, image: Tensor) -> None:
+    """Refuse a model whose logits have no gradient graph back to the image (1, C, H, W): no attack could follow it."""
+    x = image.detach().clone().requires_grad_(True)
+    with torch.enable_grad():
+        logits = model(x)
+    gradient = torch.autograd.grad(logits.sum(), x, allow_unused=True)[0] if logits.requires_grad else None
+    if gradient is None:
+        raise GdwsError(
+            "the model detaches its logits from the images: expected one that can be attacked (no detach, no no_grad)"
+        )
+
+
+def check_weights(model: nn.Module) -> None:
+    """Refuse a model with NaN or infinite weights, naming the first."""
+    for name, value in model.state_dict().items():
+        if value.is_floating_point() and not bool(value.isfinite().all()):
+            raise GdwsError(f"{name} holds NaN or infinite values: expected finite weights")

@@ -1,0 +1,45 @@
+"""What a network costs on paper: multiply-adds, parameters, size.
+
+A MAC count says nothing of memory traffic, launch overhead or how well a kernel runs: it ranks plans, it is not a time.
+`gdws bench` measures.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from gdws.core.execution import evaluating
+from gdws.core.sites import Site
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Multiply-adds for one image, parameters, and size in MB: parameters x 4 / 2^20, of weights only the non-zero ones."""
+
+    macs: int
+    parameters: int
+    size_mb: float
+
+
+def network_cost(model: nn.Module, example: Tensor) -> Cost:
+    """The cost of a whole network on images like `example`, counted by torch.utils.flop_counter (two flops a MAC)."""
+    with evaluating(model), torch.no_grad(), FlopCounterMode(display=False) as counter:
+        model(example[:1])
+    parameters = list(model.parameters())
+    # Norms and biases that happen to be zero are still stored; pruned weights are not.
+    stored = sum(int(p.count_nonzero()) if p.ndim > 1 else p.numel() for p in parameters)
+    return Cost(counter.get_total_flops() // 2, sum(p.numel() for p in parameters), stored * 4 / 2**20)
+
+
+def dense_macs(site: Site) -> int:
+    """H'W' M C K^2 of a convolution, for one image."""
+    return site.positions * site.conv.weight.numel()
+
+
+def dense_parameters(site: Site) -> int:
+    """Weights of a convolution; its bias stays as it is and is not counted."""
+    return site.conv.weight.numel()

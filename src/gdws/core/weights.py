@@ -1,0 +1,98 @@
+"""Weights in files and in models: read without ever running what a file holds, checked against the model, put in its place."""
+
+from __future__ import annotations
+
+import re
+from argparse import Namespace
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from gdws.errors import GdwsError, first_line
+
+NESTS = ("state_dict", "model_state_dict", "net", "model")
+"""Where training scripts put the state dict."""
+
+_SCALAR: Any = np.float64(0).__reduce__()[0]
+HARMLESS: list[Callable[..., Any] | tuple[Callable[..., Any], str]] = [
+    Namespace,
+    np.dtype,
+    *(type(np.dtype(kind)) for kind in ("bool", "int32", "int64", "float32", "float64")),
+    *((_SCALAR, f"numpy.{core}.multiarray.scalar") for core in ("core", "_core")),
+]
+"""What training scripts put beside tensors and PyTorch refuses by default: command-line arguments and numpy's numbers. These
+only hold values: to build one runs no code of the file's choosing."""
+
+
+def contiguous_copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Copies as a safetensors file wants them: on the CPU, contiguous, with no memory in common."""
+    return {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """Tensors of a safetensors file, or of a torch file read without running anything in it.
+
+    A torch file may be of the format before PyTorch 1.6, and may hold a training state (epochs, an optimizer, the arguments of
+    the command) around the state dict, but no objects of anyone's own classes.
+    """
+    if not path.is_file():
+        raise GdwsError(f"there is no file {path}: expected weights (safetensors, or a torch state dict)")
+    try:
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        with torch.serialization.safe_globals(HARMLESS):
+            found = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # a torn pickle fails in any way, a foreign one with an exception class of its own
+        foreign = re.search(r"GLOBAL (\S+)", str(error))
+        if foreign is None:
+            raise GdwsError(f"{path} cannot be read ({first_line(error)}): is it truncated?") from None
+        raise GdwsError(
+            f"{path} holds {foreign[1]} beside tensors and is not read: expected a state dict (where you trust the file, write "
+            "that alone with torch.save)"
+        ) from None
+    return find_state_dict(found, str(path))
+
+
+def load_weights(model: nn.Module, tensors: dict[str, Tensor], source: str) -> None:
+    """Put a state dict into a model of the same names and shapes, in the type that the tensors have."""
+    expected = model.state_dict()
+    missing = [name for name in expected if name not in tensors]
+    extra = [name for name in tensors if name not in expected]
+    if missing or extra:
+        raise GdwsError(
+            f"{source} does not fit the model: it lacks {missing[:3] or 'nothing'} and has {extra[:3] or 'nothing'} beside "
+            f"({len(missing)} missing, {len(extra)} unknown)"
+        )
+    for name, value in expected.items():
+        if value.shape != tensors[name].shape:
+            raise GdwsError(
+                f"{source} does not fit the model: {name} has shape {tuple(tensors[name].shape)}, expected {tuple(value.shape)}"
+            )
+        if tensors[name].is_floating_point() and not bool(tensors[name].isfinite().all()):
+            raise GdwsError(f"{source} holds NaN or infinite values in {name}: expected finite weights")
+    floats = [value.dtype for value in tensors.values() if value.is_floating_point()]
+    if floats:
+        model.to(floats[0])  # buffers that are not in the file follow the others
+    for name, value in (*model.named_parameters(), *model.named_buffers()):
+        if value.is_floating_point() and name in tensors:
+            value.data = value.data.to(tensors[name].dtype)
+    model.load_state_dict(tensors)
+
+
+def find_state_dict(found: Any, source: str) -> dict[str, Tensor]:
+    """The state dict in what a torch file holds: that itself, or a dict with it under one of NESTS."""
+    if isinstance(found, dict):
+        if found and all(isinstance(value, Tensor) for value in found.values()):
+            return {str(name): value for name, value in found.items()}
+        for nest in NESTS:
+            if isinstance(found.get(nest), dict):
+                return find_state_dict(found[nest], source)
+        holds = f"a dict of {', '.join(map(str, list(found)[:4])) or 'nothing'}"
+    else:
+        holds = f"a {type(found).__name__}"
+    raise GdwsError(f"{source} holds {holds}: expected a state dict of tensors, alone or under one of {', '.join(NESTS)}")

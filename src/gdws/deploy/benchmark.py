@@ -1,0 +1,106 @@
+"""Frames per second of models side by side, taken in turns so that a busy machine disturbs all of them alike."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from gdws.core.execution import placement
+from gdws.core.progress import track
+from gdws.errors import GdwsError
+
+PAPER = (5_000, 10_000)
+"""Warm-up and timed forward passes of the paper's protocol, at batch 1."""
+
+UNSTEADY = 1.25
+"""On a quiet machine nine in ten passes of a fixed kernel take less than this many times the lower decile."""
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds for one forward pass of a batch: the median, and the lower quartile for machines that others use too.
+
+    interval: of the median, at 95 %, from order statistics: the passes at ranks n/2 -+ 0.98 sqrt(n). It takes passes for
+    independent, so it says nothing of a machine that was slow throughout; busy: whether a fixed kernel, timed in between, took
+    times so unequal that other work must have had the cores.
+    """
+
+    batch: int
+    median: float
+    quartile: float
+    interval: tuple[float, float]
+    busy: bool
+
+    @property
+    def fps(self) -> float:
+        return self.batch / self.median
+
+
+def bench(
+    models: Mapping[str, Callable[[Tensor], Tensor]], example: Tensor, warmup: int = 20, repeats: int = 100
+) -> dict[str, Timing]:
+    """Time passes on `example` (B, C, H, W) of each model, or anything that maps images to logits, one after another in turn.
+
+    Of two passes in a row the second is timed, with the model's own weights in the caches, as where it runs alone. A module
+    runs on its own device, timed in that device's time.
+    """
+    if repeats < 1 or warmup < 0:
+        raise GdwsError(f"warmup is {warmup} and repeats {repeats}: expected at least 0 and 1")
+    inputs = {name: example.to(*placement(m)) if isinstance(m, nn.Module) else example for name, m in models.items()}
+    times: dict[str, list[float]] = {name: [] for name in models}
+    square, steady = torch.rand(128, 128), []
+    with torch.inference_mode():
+        for step in track(range(warmup + repeats), "timing"):
+            for name, model in models.items():
+                seconds = _second(model, inputs[name])
+                if step >= warmup:
+                    times[name].append(seconds)
+            seconds = _second(lambda x: x @ x, square)
+            if step >= warmup:
+                steady.append(seconds)
+    busy = unsteady(steady)
+    return {
+        name: Timing(len(example), _quantile(taken, 0.5), _quantile(taken, 0.25), interval(taken), busy)
+        for name, taken in times.items()
+    }
+
+
+def unsteady(taken: list[float]) -> bool:
+    """Whether equal work took times too unequal for a machine that does nothing else."""
+    return _quantile(taken, 0.9) > UNSTEADY * _quantile(taken, 0.1)
+
+
+def interval(taken: list[float]) -> tuple[float, float]:
+    """A distribution-free 95 % interval of the median; of fewer than six values, their range."""
+    ordered, reach = sorted(taken), 0.98 * math.sqrt(len(taken))
+    low, high = math.floor(len(taken) / 2 - reach) - 1, math.ceil(len(taken) / 2 + reach)
+    return ordered[max(low, 0)], ordered[min(high, len(taken) - 1)]
+
+
+def _quantile(taken: list[float], share: float) -> float:
+    return float(torch.tensor(taken, dtype=torch.float64).quantile(share))
+
+
+def _second(model: Callable[[Tensor], Tensor], x: Tensor) -> float:
+    """Seconds of the second of two passes: the first finds the caches full of another model's weights.
+
+    A GPU is not waited for between the two, so that it does not wait for Python at the beginning of the second.
+    """
+    if x.device.type != "cuda":
+        model(x)
+        start = time.perf_counter()
+        model(x)
+        return time.perf_counter() - start
+    with torch.cuda.device(x.device):  # events belong to the current device
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        model(x)
+        begin.record()
+        model(x)
+        end.record()
+        end.synchronize()
+    return float(begin.elapsed_time(end)) / 1000

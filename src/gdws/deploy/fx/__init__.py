@@ -1,0 +1,1 @@
+"""Rewrites of a traced network's graph, each exact but for rounding."""

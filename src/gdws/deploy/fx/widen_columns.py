@@ -1,0 +1,69 @@
+"""Convolutions of 1xk to few channels as such to a whole block: those of several neighbouring columns.
+
+A kernel reads what each of the k taps sees, k times the map, and that takes its time where little is computed from it. Q
+columns at a time have k + Q - 1 taps together, so that it is (k + Q - 1) / Q times the map, for Q times the channels; many
+weights are zero. In channels-last memory the channels of Q neighbouring columns lie just as the columns would.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Node
+from torch.nn import functional as F
+
+from gdws.deploy.fx.graph import convolution_arguments, has_fixed_size, is_plain, kept, value_of
+
+aten = torch.ops.aten
+WHOLE = 64
+"""Channels that a kernel computes well together."""
+
+
+def widen_columns(network: GraphModule) -> None:
+    """Rewrite such convolutions of a functional graph (gdws.deploy.fx.graph) that only convolutions read, as the first of pairs."""
+    for conv in network.graph.find_nodes(op="call_function", target=aten.conv2d.default):
+        source, weight, bias, stride, padding, dilation, groups = convolution_arguments(conv)
+        columns = _columns(conv)
+        if columns == 1:
+            continue
+        values = _widened(value_of(network, weight), columns, stride[1])
+        with network.graph.inserting_before(conv):
+            weight = kept(network, values, f"{conv.name}_strip", weight)
+            if bias is not None:
+                bias = kept(network, value_of(network, bias).repeat(columns), f"{conv.name}_strip_bias", bias)
+            stride = [stride[0], columns * stride[1]]
+            arguments = (source, weight, bias, stride, padding, dilation, groups)
+            strips = network.graph.call_function(aten.conv2d.default, arguments)
+            apart = network.graph.call_function(split_columns, (strips, columns))
+        strips.meta["val"] = aten.conv2d.default(*(part.meta["val"] if isinstance(part, Node) else part for part in arguments))
+        apart.meta["val"] = conv.meta["val"]
+        conv.replace_all_uses_with(apart)
+        network.graph.erase_node(conv)
+    network.recompile()
+
+
+def split_columns(strips: Tensor, columns: int) -> Tensor:
+    """(B, Q C, H, W / Q), channels of the first column first, as (B, C, H, W): a view of channels-last memory."""
+    pixels = strips.permute(0, 2, 3, 1)
+    count, height, width, channels = pixels.shape
+    return pixels.reshape(count, height, width * columns, channels // columns).permute(0, 3, 1, 2)
+
+
+def _columns(conv: Node) -> int:
+    """How many columns are worth computing together: 1, 2, 4, ... as fill a block."""
+    _, weight, _, _, _, dilation, groups = convolution_arguments(conv)
+    channels, _, height, width = weight.meta["val"].shape
+    if not is_plain(conv) or groups != 1 or (height, dilation[1]) != (1, 1) or width == 1:
+        return 1
+    if any(user.target is not aten.conv2d.default for user in conv.users) or not has_fixed_size(conv):
+        return 1
+    columns = 1
+    while conv.meta["val"].shape[3] % (2 * columns) == 0 and 2 * columns * channels <= WHOLE:
+        columns *= 2
+    return columns
+
+
+def _widened(weight: Tensor, columns: int, stride: int) -> Tensor:
+    """(C, N, 1, k) as (Q C, N, 1, k + (Q - 1) stride): for each column the taps that it has, and zeros."""
+    room = (columns - 1) * stride
+    return torch.cat([F.pad(weight, (place * stride, room - place * stride)) for place in range(columns)])

@@ -1,0 +1,156 @@
+"""A model as one ONNX file, and the proof that the file decides as the model does.
+
+The graph is what the engines run best: BatchNorm folded into the convolution before it where nothing else reads that
+convolution's output, a GDWS layer as Gather -> depthwise Conv -> pointwise Conv (no Gather where every channel is used once).
+A BatchNorm that no convolution precedes, as in pre-activation networks, stays one node: both engines turn it into a scale and
+shift in their own layout. The input normalisation stays too: a zero-padded convolution cannot take its shift exactly.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import math
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import Dim, ExportedProgram
+
+from gdws.core.checks import checked_logits, unpack
+from gdws.core.execution import evaluating, placement
+from gdws.core.files import write_atomically
+from gdws.deploy.runtimes import OnnxRuntime, require
+from gdws.errors import GdwsError, first_line
+
+TIE = 1e-4
+"""Two classes whose logits differ by less are tied: rounding may decide between them."""
+
+
+def to_onnx(model: nn.Module | ExportedProgram, path: Path | str, example: Tensor) -> None:
+    """Write a model as one self-contained ONNX file: float32 `images` (batch, C, H, W) in [0, 1] to `logits` (batch, classes).
+
+    example (B, C, H, W) gives the size of the images; the batch of the file is dynamic. Nodes with a weight carry its name
+    ("layer1.0.conv1.depthwise"), so that quantise can speak of them.
+    """
+    require("onnx"), require("onnxscript")
+    program = model if isinstance(model, ExportedProgram) else trace_model(model, example)
+    names: dict[str, Any] = {"input_names": ["images"], "output_names": ["logits"]}
+    with silence_exporter():
+        try:
+            made = torch.onnx.export(program, dynamo=True, verbose=False, dynamic_shapes=_batch(), **names)
+        except Exception as error:
+            raise GdwsError(f"the model has no ONNX form: {first_line(error)}") from None
+    assert made is not None
+    proto = made.model_proto
+    _tidy(proto)
+    try:
+        content = proto.SerializeToString()
+    except ValueError:
+        raise GdwsError(f"{path} would be larger than 2 GB: expected a model that fits into one ONNX file") from None
+    write_atomically(Path(path), content)
+
+
+def trace_model(model: nn.Module, example: Tensor) -> ExportedProgram:
+    """The model in eval mode, float32 and on the CPU as a torch.export graph with a dynamic batch."""
+    images, _ = unpack(example)
+    if placement(model) != (torch.device("cpu"), torch.float32):
+        model = copy.deepcopy(model).to("cpu", torch.float32)
+    pair = images[:1].to("cpu", torch.float32).repeat(2, 1, 1, 1)  # a batch of one would be taken for a constant
+    with silence_exporter(), evaluating(model), torch.no_grad():
+        checked_logits(model, pair)
+        try:
+            return torch.export.export(model, (pair,), dynamic_shapes=_batch())
+        except Exception as error:
+            raise GdwsError(f"the model cannot be traced for a batch of any size: {first_line(error)}") from None
+
+
+@dataclass(frozen=True)
+class Parity:
+    """How far an exported file is from its model: the largest absolute difference of a logit, and the decisions that changed
+    although the model's two best logits differ by more than 1e-4."""
+
+    images: int
+    difference: float
+    changed: int
+
+
+def verify(path: Path | str, model: nn.Module, images: Tensor, *, tolerance: float | None = 1e-3, batch: int = 100) -> Parity:
+    """Run a file in ONNX Runtime beside its model, on images (N, C, H, W): clean ones, or adversarial ones.
+
+    Raises when a logit differs by more than `tolerance` or a decision changes; with None (int8) it only measures.
+    """
+    images, _ = unpack(images)
+    session = OnnxRuntime(Path(path))
+    device, dtype = placement(model)
+    difference, changed = 0.0, 0
+    with evaluating(model), torch.inference_mode():
+        for part in images.split(batch):
+            wanted = checked_logits(model, part.to(device, dtype)).float().cpu()
+            given = session(part)
+            if given.shape != wanted.shape:
+                raise GdwsError(f"{path} gives logits {tuple(given.shape)}: expected {tuple(wanted.shape)}, as the model does")
+            difference = max(difference, _largest(given - wanted))
+            best = wanted.topk(2).values if wanted.shape[1] > 1 else wanted[:, :1] + torch.tensor([TIE, 0])
+            changed += int(((given.argmax(1) != wanted.argmax(1)) & (best[:, 0] - best[:, 1] > TIE)).sum())
+    if tolerance is not None and (difference > tolerance or changed):
+        raise GdwsError(
+            f"{path} differs from its model by {difference:.2g} in a logit and in {changed} of {len(images)} decisions: "
+            f"expected at most {tolerance:g} and 0"
+        )
+    return Parity(len(images), difference, changed)
+
+
+def _largest(difference: Tensor) -> float:
+    """The largest magnitude, infinite where something is not a number."""
+    return float(difference.abs().nan_to_num(nan=math.inf).max())
+
+
+def _batch() -> tuple[dict[int, Dim]]:
+    return ({0: Dim("batch")},)
+
+
+def _tidy(proto: Any) -> None:
+    """Name convolutions after their weights and gathers after their layers; drop the exporter's notes, which hold paths."""
+    graph = proto.graph
+    # Layers of several stages have weights without the ending; OpenVINO gives no two things the same name.
+    weights = {weight.name: weight.name.removesuffix(".weight") + ".weight" for weight in graph.initializer}
+    uses: Counter[str] = Counter()
+    for node in graph.node:
+        del node.metadata_props[:]
+        node.doc_string = ""
+        if node.op_type in ("Conv", "Gemm") and node.input[1] in weights:
+            uses[node.input[1]] += 1
+            again = f".use{uses[node.input[1]]}" if uses[node.input[1]] > 1 else ""
+            node.name = weights[node.input[1]].removesuffix(".weight") + again
+    gathers = {node.output[0]: node for node in graph.node if node.op_type == "Gather"}
+    for node in graph.node:
+        if ".depthwise" in node.name and node.input[0] in gathers:
+            gathers[node.input[0]].name = node.name.replace(".depthwise", ".gather")
+    renamed = {old: weights[old] for old in uses}
+    for node in graph.node:
+        node.input[:] = [renamed.get(name, name) for name in node.input]
+    for value in (*graph.value_info, *graph.input, *graph.output, *graph.initializer):
+        value.name = renamed.get(value.name, value.name)
+        del value.metadata_props[:]
+    del graph.metadata_props[:], proto.metadata_props[:]
+
+
+@contextmanager
+def silence_exporter() -> Iterator[None]:
+    """Inside, torch's exporter keeps its warnings (of its own deprecations, of an absent torchvision) to itself."""
+    log = logging.getLogger("torch.onnx")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        log.setLevel(level)

@@ -1,0 +1,162 @@
+"""Post-training int8, by the engines' own tools: ONNX Runtime's static quantisation for ONNX files, NNCF for OpenVINO.
+
+Both give every output channel of a weight its own scale and every activation one, from the smallest and largest value that
+calibration images cause; they need no labels. Convolutions and the last layer become int8, the input normalisation stays
+float. Without VNNI instructions an x86 CPU adds two products of a byte and a byte in 16 bits, which overflow: weights then
+use 7 bits.
+
+A BatchNorm that no convolution could take becomes a 1x1 depthwise convolution first, one int8 node where it would be a float
+island between layout changes: its weight is one number a channel, which a scale of its own represents exactly.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
+from fnmatch import fnmatchcase
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gdws.core.checks import unpack
+from gdws.core.files import write_atomically
+from gdws.deploy.runtimes import existing_file, require, unreadable_file
+from gdws.errors import GdwsError
+
+BATCH = 25
+"""Images at a time; the ranges do not depend on it."""
+
+
+def quantize(path: Path | str, out: Path | str, images: Tensor, *, keep: Sequence[str] = ()) -> None:
+    """Write the int8 form (QuantizeLinear and DequantizeLinear around its nodes) of a float32 ONNX file.
+
+    images (N, C, H, W) in [0, 1]: a few hundred like those that the model will see. keep: patterns of the names or types of
+    nodes that stay float, such as "*.depthwise".
+    """
+    tool, steps = require("onnxruntime.quantization"), require("onnxruntime.quantization.shape_inference")
+    images, _ = unpack(images)
+    with tempfile.TemporaryDirectory() as folder, _quiet():
+        prepared, made = Path(folder, "prepared.onnx"), Path(folder, "int8.onnx")
+        proto = _read(Path(path))
+        _norms_to_convolutions(proto)
+        require("onnx").save(proto, prepared)
+        try:
+            steps.quant_pre_process(str(prepared), str(prepared))  # shapes, and what constants allow
+            tool.quantize_static(
+                str(prepared),
+                str(made),
+                _Reader(proto.graph.input[0].name, images),
+                quant_format=tool.QuantFormat.QDQ,
+                per_channel=True,
+                reduce_range=_overflows(),
+                activation_type=tool.QuantType.QUInt8,
+                weight_type=tool.QuantType.QInt8,
+                nodes_to_exclude=[node.name for node in proto.graph.node if _named(keep, node.name, node.op_type)],
+            )
+        except Exception as error:
+            raise GdwsError(f"{path} cannot be quantised: {error}") from None
+        write_atomically(Path(out), made.read_bytes())
+
+
+def quantize_openvino(path: Path | str, images: Tensor, *, keep: Sequence[str] = ()) -> Any:
+    """The int8 openvino.Model of a float32 ONNX file, by NNCF. Arguments as in `quantise`; types are OpenVINO's."""
+    os.environ.setdefault("NNCF_CI", "1")  # it would report its use to its makers
+    openvino, nncf = require("openvino"), require("nncf")
+    images, _ = unpack(images)
+    try:
+        model = openvino.convert_model(str(existing_file(Path(path))))
+    except Exception as error:
+        raise unreadable_file(Path(path), "OpenVINO", error) from None
+    kept = [
+        op.get_friendly_name()
+        for op in model.get_ops()
+        if _named(keep, op.get_friendly_name().removesuffix("/WithoutBiases"), op.get_type_name())
+    ]
+    parameters = require("nncf.quantization.advanced_parameters")
+    with _quiet(), redirect_stdout(StringIO()):
+        nncf.set_log_level(logging.ERROR)
+        return nncf.quantize(
+            model,
+            nncf.Dataset(images.split(1), lambda image: image.numpy()),
+            subset_size=len(images),
+            ignored_scope=nncf.IgnoredScope(names=kept) if kept else None,
+            advanced_parameters=parameters.AdvancedQuantizationParameters(
+                overflow_fix=parameters.OverflowFix.ENABLE if _overflows() else None
+            ),
+        )
+
+
+def is_quantized(path: Path) -> bool:
+    """Whether an ONNX file holds quantised nodes."""
+    return any(node.op_type == "QuantizeLinear" for node in _read(path).graph.node)
+
+
+class _Reader:
+    """Calibration images as ONNX Runtime asks for them: one batch after another, then None."""
+
+    def __init__(self, name: str, images: Tensor) -> None:
+        self._batches = iter([{name: part.float().cpu().numpy()} for part in images.split(BATCH)])
+
+    def get_next(self) -> dict[str, Any] | None:
+        return next(self._batches, None)
+
+
+def _read(path: Path) -> Any:
+    try:
+        return require("onnx").load(existing_file(path))
+    except Exception as error:
+        raise unreadable_file(path, "onnx", error) from None
+
+
+def _norms_to_convolutions(proto: Any) -> None:
+    """BatchNormalization (x - mean) / sqrt(var + eps) * scale + shift as a depthwise Conv with 1x1 kernels and a bias."""
+    onnx = require("onnx")
+    constants = {constant.name: onnx.numpy_helper.to_array(constant) for constant in proto.graph.initializer}
+    nodes, used = [], set()
+    for node in proto.graph.node:
+        if node.op_type == "BatchNormalization" and all(name in constants for name in node.input[1:]):
+            scale, shift, mean, variance = (constants[name].astype(np.float64) for name in node.input[1:])
+            epsilon = next((a.f for a in node.attribute if a.name == "epsilon"), 1e-5)
+            slope = scale / np.sqrt(variance + epsilon)
+            names = [f"{node.name}.weight", f"{node.name}.bias"]
+            values = slope.reshape(-1, 1, 1, 1), shift - mean * slope
+            proto.graph.initializer.extend(
+                onnx.numpy_helper.from_array(value.astype(np.float32), name) for name, value in zip(names, values, strict=True)
+            )
+            node = onnx.helper.make_node(
+                "Conv", [node.input[0], *names], node.output[:1], node.name, group=len(slope), kernel_shape=[1, 1]
+            )
+        nodes.append(node)
+        used.update(node.input)
+    initializers = [constant for constant in proto.graph.initializer if constant.name in used]
+    del proto.graph.node[:], proto.graph.initializer[:]
+    proto.graph.node.extend(nodes)
+    proto.graph.initializer.extend(initializers)
+
+
+def _named(patterns: Sequence[str], *names: str) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns for name in names)
+
+
+def _overflows() -> bool:
+    """Whether this CPU sums byte products in 16 bits."""
+    return platform.machine().lower() in ("x86_64", "amd64") and not torch.cpu._is_vnni_supported()
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Inside, the tools keep their advice to themselves."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(before)

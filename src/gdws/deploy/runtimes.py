@@ -1,0 +1,157 @@
+"""Sessions of the inference engines that run ONNX graphs on a CPU: torch tensors in, torch tensors out."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gdws.errors import GdwsError
+
+
+def require(module: str) -> Any:
+    """Import a module of the extra `engines`, or say how to get it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        package = module.partition(".")[0]
+        raise GdwsError(f"{package} is not installed: expected it here (pip install 'gdws[engines]')") from None
+
+
+@dataclass(frozen=True)
+class NodeTime:
+    """What one node of an engine's own graph took in one pass. The engine names and types it after what it was fused from."""
+
+    name: str
+    kind: str
+    seconds: float
+
+
+class OnnxRuntime:
+    """An ONNX file in ONNX Runtime, for any batch size: float32 (B, C, H, W) to (B, classes).
+
+    profiled: count the time of every node, for `passes`, which costs some microseconds a node.
+    """
+
+    def __init__(self, path: Path, threads: int | None = None, profiled: bool = False) -> None:
+        runtime = require("onnxruntime")
+        options = runtime.SessionOptions()
+        if profiled:
+            self._folder = tempfile.TemporaryDirectory()
+            options.enable_profiling = True
+            options.profile_file_prefix = str(Path(self._folder.name, "profile"))
+        options.intra_op_num_threads = threads or torch.get_num_threads()
+        options.inter_op_num_threads = 1
+        options.log_severity_level = 3
+        # Its threads otherwise go on spinning after a pass, on the cores that the next engine of a benchmark needs.
+        options.add_session_config_entry("session.force_spinning_stop", "1")
+        try:
+            self._session = runtime.InferenceSession(str(existing_file(path)), options, providers=["CPUExecutionProvider"])
+        except Exception as error:
+            raise unreadable_file(path, "ONNX Runtime", error) from None
+        (self._input,) = self._session.get_inputs()
+
+    def __call__(self, images: Tensor) -> Tensor:
+        try:
+            # numpy views of torch memory and back: nothing is copied where the images are float32 and contiguous.
+            outputs = self._session.run(None, {self._input.name: _float32(images).numpy()})
+        except Exception as error:
+            if list(images.shape[1:]) != self._input.shape[1:]:
+                raise wrong_shape(images, self._input.shape) from None
+            raise GdwsError(f"ONNX Runtime cannot run the model: {error}") from None
+        return torch.from_numpy(outputs[0])
+
+    def passes(self) -> list[list[NodeTime]]:
+        """The nodes of every pass so far, in the order in which they ran; of a profiled session, which ends with this."""
+        passes, nodes = [], []
+        for event in json.loads(Path(self._session.end_profiling()).read_text()):
+            if event["name"].endswith("_kernel_time"):
+                name = event["name"].removesuffix("_kernel_time")
+                nodes.append(NodeTime(name, event["args"]["op_name"], event["dur"] / 1e6))
+            elif event["name"] == "model_run":  # comes after its nodes
+                passes.append(nodes)
+                nodes = []
+        self._folder.cleanup()
+        return passes
+
+
+class OpenVino:
+    """A model in OpenVINO: float32 (B, C, H, W) to (B, classes).
+
+    It is compiled for the shape of `example`, which is faster than for any shape; the first batch of another size compiles it
+    once more, for any. model: the path of an ONNX file or an openvino.Model with a dynamic batch. profiled: as in OnnxRuntime.
+    """
+
+    def __init__(self, model: Any, example: Tensor, threads: int | None = None, profiled: bool = False) -> None:
+        openvino = require("openvino")
+        self._core = openvino.Core()
+        self._passes: list[list[NodeTime]] | None = [] if profiled else None
+        self._settings = {
+            "INFERENCE_NUM_THREADS": threads or torch.get_num_threads(),
+            "PERFORMANCE_HINT": "LATENCY",
+            "INFERENCE_PRECISION_HINT": "f32",  # some CPUs would compute in bfloat16 without being asked
+            "PERF_COUNT": profiled,
+        }
+        if isinstance(model, Path):
+            try:
+                self._model = self._core.read_model(str(existing_file(model)))
+            except Exception as error:
+                raise unreadable_file(model, "OpenVINO", error) from None
+        else:
+            self._model = model
+        self._shape = tuple(example.shape)
+        fixed = self._model.clone()
+        try:
+            fixed.reshape(list(self._shape))
+        except Exception:
+            raise wrong_shape(example, self._model.inputs[0].get_partial_shape()) from None
+        self._fixed = self._request(fixed)
+        self._any: Any = None
+
+    def __call__(self, images: Tensor) -> Tensor:
+        request = self._fixed
+        if tuple(images.shape) != self._shape:
+            if images.shape[1:] != self._shape[1:]:
+                raise wrong_shape(images, ("B", *self._shape[1:]))
+            request = self._any = self._any or self._request(self._model)
+        # The next pass writes into the same output: it is copied, the input is not.
+        logits = torch.from_numpy(request.infer([_float32(images).numpy()], share_inputs=True)[0])
+        if self._passes is not None:
+            self._passes.append(
+                [NodeTime(node.node_name, node.node_type, node.real_time.total_seconds()) for node in request.profiling_info]
+            )
+        return logits
+
+    def passes(self) -> list[list[NodeTime]]:
+        """As OnnxRuntime's."""
+        return self._passes or []
+
+    def _request(self, model: Any) -> Any:
+        return self._core.compile_model(model, "CPU", self._settings).create_infer_request()
+
+
+def existing_file(path: Path) -> Path:
+    if not path.is_file():
+        raise GdwsError(f"there is no file {path}: expected an ONNX model")
+    return path
+
+
+def unreadable_file(path: Path, reader: str, error: Exception) -> GdwsError:
+    if isinstance(error, GdwsError):
+        return error
+    reason = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
+    return GdwsError(f"{path} is not an ONNX model that {reader} reads (truncated?): {reason}")
+
+
+def wrong_shape(images: Tensor, shape: Any) -> GdwsError:
+    return GdwsError(f"images have shape {tuple(images.shape)}: expected {tuple(shape)}")
+
+
+def _float32(images: Tensor) -> Tensor:
+    return images.detach().to("cpu", torch.float32).contiguous()

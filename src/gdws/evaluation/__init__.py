@@ -1,0 +1,1 @@
+"""What is left of accuracy, natural and under attack, and how sure that is."""

@@ -1,0 +1,37 @@
+"""What is deployed of a network, to be judged beside it: an ONNX file, or the network in half precision."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from gdws.core.execution import placement
+from gdws.deploy.runtimes import OnnxRuntime
+
+
+@dataclass(frozen=True)
+class Deployed:
+    """Another execution of the network called `of`: images in [0, 1] to logits, and what tells it from others."""
+
+    of: str
+    run: Callable[[Tensor], Tensor]
+    identity: str
+
+
+def deployed_half(model: nn.Module, name: str) -> Deployed:
+    """The network of this name in half precision: weights, images and arithmetic in float16."""
+    copied = copy.deepcopy(model).half().eval()
+    device, _ = placement(copied)
+    return Deployed(name, lambda images: copied(images.to(device, torch.float16)), "float16")
+
+
+def deployed_file(path: Path, name: str) -> Deployed:
+    """An ONNX file, in ONNX Runtime, of the network of this name."""
+    run = OnnxRuntime(path)
+    return Deployed(name, run, hashlib.blake2b(path.read_bytes(), digest_size=8).hexdigest())

@@ -1,0 +1,110 @@
+"""Results of a long evaluation, on disk after every batch: a file of JSON lines that outlives a killed process.
+
+The first line says what was evaluated. Each further line is one batch: its number, a hash of its images and labels, and for
+every row of the result one character for each image. A line that was torn by a kill is dropped, and its batch done again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gdws.errors import GdwsError
+
+FORMAT = "gdws evaluation 1"
+
+
+@dataclass(frozen=True)
+class BatchDecisions:
+    """One batch: `data` is the hash of its images and labels; right (rows, B) bools."""
+
+    data: str
+    right: Tensor
+
+
+class DecisionLog:
+    """The file, open for appending. `done` holds the batches that it had when it was opened."""
+
+    def __init__(self, path: Path, header: dict[str, Any], *, resume: bool, repair: bool = True) -> None:
+        """header: JSON-able, what was evaluated. resume: continue the file, if there is one, of the same header.
+
+        repair: cut off a torn last line. One process does so before any other opens the file.
+        """
+        self.path, self.done = path, dict[int, BatchDecisions]()
+        if path.exists() and not resume:
+            raise GdwsError(f"{path} exists: continue it with resume (--resume), or choose another file")
+        header = json.loads(json.dumps({"format": FORMAT, **header}))  # as it will be read back
+        content = self._read() if path.exists() else b""
+        whole = content[: content.rfind(b"\n") + 1]
+        if content and not whole and not json.dumps(header).encode().startswith(content):
+            raise self._foreign()
+        lines = whole.splitlines()
+        if lines:
+            self._check(lines[0], header)
+            for line in lines[1:]:
+                self._take(line)
+        try:
+            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+            if repair and len(whole) < len(content):
+                os.truncate(path, len(whole))
+        except OSError as error:
+            raise GdwsError(f"cannot write {path}: {error.strerror}") from None
+        if not lines:
+            self._write(header)
+
+    def append(self, batch: int, entry: BatchDecisions) -> None:
+        """Keep a batch; it is on the disk when this returns."""
+        rows = ["".join("01"[bit] for bit in row) for row in entry.right.int().tolist()]
+        self._write({"batch": batch, "data": entry.data, "right": rows})
+
+    def close(self) -> None:
+        os.close(self._file)
+
+    def _write(self, record: dict[str, Any]) -> None:
+        try:
+            # One write of one whole line: those of several processes do not mix.
+            os.write(self._file, json.dumps(record).encode() + b"\n")
+            os.fsync(self._file)
+        except OSError as error:
+            raise GdwsError(f"cannot write {self.path}: {error.strerror}") from None
+
+    def _read(self) -> bytes:
+        try:
+            return self.path.read_bytes()
+        except OSError as error:
+            raise GdwsError(f"cannot read {self.path}: {error.strerror}") from None
+
+    def _check(self, line: bytes, header: dict[str, Any]) -> None:
+        try:
+            found = json.loads(line)
+        except ValueError:
+            raise self._foreign() from None
+        if not isinstance(found, dict) or found.get("format") != FORMAT:
+            raise self._foreign()
+        for key, expected in header.items():
+            if found.get(key) != expected:
+                raise GdwsError(
+                    f"{self.path} is of another evaluation ({key}: {_short(found.get(key))}): expected {_short(expected)}"
+                )
+
+    def _take(self, line: bytes) -> None:
+        try:
+            record = json.loads(line)
+            rows = [[character == "1" for character in row] for row in record["right"]]
+            self.done[int(record["batch"])] = BatchDecisions(str(record["data"]), torch.tensor(rows, dtype=torch.bool))
+        except (ValueError, KeyError, TypeError):
+            pass  # torn: another process wrote after it
+
+    def _foreign(self) -> GdwsError:
+        return GdwsError(f"{self.path} is not a checkpoint of gdws evaluate: expected one, or a name that is free")
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,1 @@
+"""Decide what becomes of each convolution under one budget. Nothing is changed here."""

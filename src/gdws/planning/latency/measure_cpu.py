@@ -1,0 +1,103 @@
+"""Times on a CPU: whole networks, node by node, by the engine that will run them."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from torch import Tensor, nn
+
+from gdws.calibration.statistics import Statistics
+from gdws.core.progress import track
+from gdws.core.sites import Site
+from gdws.deploy.engines import installed_engines, open_session, prepare_for_engine
+from gdws.deploy.fx.pack_weights import PackedModel
+from gdws.deploy.onnx import to_onnx, trace_model
+from gdws.deploy.runtimes import NodeTime, OnnxRuntime, OpenVino, require
+from gdws.errors import GdwsError
+from gdws.planning.choose import Choice
+from gdws.planning.knapsack import Floats
+from gdws.planning.latency.node_times import layer_seconds, owners
+from gdws.planning.latency.table import Latencies, LatencyTable
+from gdws.planning.latency.target import Target, device_name, vector_width
+from gdws.planning.latency.variants import SHARES, TURNS, WARMUP, reconcile, variants_to_time, with_noise_weights
+from gdws.structures.base import Structure
+
+
+def measure_on_cpu(
+    model: nn.Module, sites: Sequence[Site], structures: Sequence[Structure], statistics: Statistics, target: Target
+) -> LatencyTable:
+    grid = variants_to_time(sites, structures, statistics, SHARES, vector_width(target))
+    example = statistics.images[:1].float().repeat(target.batch, 1, 1, 1)
+    calibration = statistics.images[:25].float() if target.precision == "int8" else None
+    wanted = installed_engines(target.precision, traceable=target.precision == "float32")
+    engines = [name for name in wanted if name != "torch" and target.engine in ("auto", name)]
+    if not engines:
+        raise GdwsError(f"the engine {target.engine} is not installed: expected it (pip install 'gdws[engines]')")
+    assert target.threads is not None
+    plain: dict[tuple[str, int], Callable[[Tensor], Tensor]] = {}
+    profiled: dict[tuple[str, int], OnnxRuntime | OpenVino] = {}
+    names = []
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "model.onnx")
+        for index, chosen in track(list(enumerate([{}, *grid])), "building networks to time"):
+            program = trace_model(with_noise_weights(model, chosen), example)
+            to_onnx(program, file, example)
+            names.append(owners(require("onnx").load(file).graph))
+            for engine in wanted if index == 0 else engines:
+                if engine == "torch":
+                    plain[engine, index] = PackedModel(program, target.threads)
+                    continue
+                ready = prepare_for_engine(engine, file, calibration, Path(folder))
+                plain[engine, index] = open_session(engine, ready, example, target.threads)
+                if engine in engines:
+                    profiled[engine, index] = open_session(engine, ready, example, target.threads, profiled=True)
+    totals: dict[tuple[str, int], list[float]] = {key: [] for key in plain}
+    for turn in track(range(WARMUP + TURNS), "timing"):
+        for watched in profiled.values():
+            watched(example), watched(example)  # the first finds the caches full of another network's weights
+        for key, run in plain.items():
+            run(example)
+            start = time.perf_counter()
+            run(example)
+            if turn >= WARMUP:
+                totals[key].append(time.perf_counter() - start)
+    seconds = {engine: float(np.quantile(taken, 0.25)) for (engine, index), taken in totals.items() if index == 0}
+    fastest = min(seconds, key=lambda name: seconds[name])
+    tables = {}
+    for engine in engines:
+        own = range(1 + len(grid))
+        passes = [profiled[engine, index].passes()[2 * WARMUP + 1 :: 2] for index in own]
+        whole = np.array([totals[engine, index] for index in own])
+        total, layers = seconds[engine], [site.name for site in sites]
+        tables[engine] = latencies_of_passes(total, whole, passes, names, grid, layers, vector_width(target))
+    return LatencyTable(device_name(), target, (fastest, seconds[fastest]), tables)
+
+
+def latencies_of_passes(
+    total: float,
+    whole: Floats,
+    passes: list[list[list[NodeTime]]],
+    names: Sequence[dict[str, set[str]]],
+    grid: Sequence[Mapping[str, Choice]],
+    layers: Sequence[str],
+    filled: int,
+) -> Latencies:
+    """From the seconds of whole passes (networks, turns) and profiles [network][turn][node], the dense network first.
+
+    A machine that others use too is slow for seconds and then fast again. Within a turn it is much the same, so every time
+    counts as a fraction of what the dense network took in that turn; the median over the turns is given in seconds again.
+    """
+    dense_pass = np.array([sum(node.seconds for node in nodes) for nodes in passes[0]])
+
+    def typical(taken: list[float]) -> float:
+        return total * float(np.median(np.array(taken) / dense_pass))
+
+    found = [
+        {layer: typical(taken) for layer, taken in layer_seconds(own, owners, layers).items()}
+        for own, owners in zip(passes, names, strict=True)
+    ]
+    return reconcile(total, [float(np.median(taken / whole[0])) for taken in whole[1:]], found, grid, filled)

@@ -1,0 +1,77 @@
+"""Where a network will run: engine, precision, threads, batch; and what follows from that for its layers."""
+
+from __future__ import annotations
+
+import platform
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from gdws.core.execution import placement
+from gdws.deploy.cuda_graph import TYPES
+from gdws.deploy.engines import PACKAGES, PRECISIONS
+from gdws.errors import GdwsError
+from gdws.structures.base import Structure
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where a network will run.
+
+    engine   on the CPU, "auto" being whichever makes it fastest; or "cuda": PyTorch, as a CUDA graph (gdws.deploy.cuda_graph), on the
+             GPU that the model is on. (For budgets that count instead of measuring, any GPU: `suited`.)
+    threads  as many as PyTorch has, if None.
+    """
+
+    engine: str = "auto"
+    precision: str = "float32"
+    threads: int | None = None
+    batch: int = 1
+
+    def __post_init__(self) -> None:
+        engines = ("auto", *(name for name in PACKAGES if name != "torch"))
+        if self.precision not in (TYPES if self.engine == "cuda" else PRECISIONS if self.engine in engines else ()):
+            expected = f"{', '.join(engines)} in {' or '.join(PRECISIONS)}, or cuda in {' or '.join(TYPES)}"
+            raise GdwsError(f"the target is {self.engine!r} in {self.precision!r}: expected {expected}")
+        if self.batch < 1 or (self.threads is not None and self.threads < 1):
+            raise GdwsError(f"the target has batch {self.batch} and {self.threads} threads: expected at least 1 of each")
+
+
+def check_device(model: nn.Module, target: Target) -> None:
+    """Refuse a GPU as the target of a model that is not on one."""
+    device, _ = placement(model)
+    if target.engine == "cuda" and device.type != "cuda":
+        raise GdwsError(f"the target is cuda and the model on {device}: expected it on the GPU in question (--device cuda)")
+
+
+def for_tensor_cores(structures: Sequence[Structure], target: Target) -> tuple[Structure, ...]:
+    """Those that a network in float16 on a GPU is made of: plain convolutions for its tensor cores."""
+    if (target.engine, target.precision) != ("cuda", "float16"):
+        raise GdwsError(f"a budget other than of time got {target}: expected Latency or Speedup with it, or cuda in float16")
+    kinds = tuple(structure for structure in structures if structure.plain)
+    if not kinds:
+        given = ", ".join(structure.name for structure in structures)
+        raise GdwsError(f"structures are {given}: expected plain convolutions for float16 on a GPU, such as separable or auto")
+    return kinds
+
+
+def vector_width(target: Target) -> int:
+    """Channels that are worked on together: a vector of this CPU, or what cuDNN wants a multiple of."""
+    if target.engine == "cuda":
+        return 8
+    return 16 if torch.cpu._is_avx512_supported() else 8
+
+
+def device_name(device: torch.device | None = None) -> str:
+    """Of the CPU, or of a GPU."""
+    if device is not None and device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    try:
+        found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    except OSError:
+        found = None
+    return found[1] if found else platform.processor() or platform.machine()

@@ -1,0 +1,173 @@
+"""The plan: the one value that passes between deciding, applying, saving and reporting. Frozen and JSON-able."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from torch import nn
+
+from gdws.errors import GdwsError
+from gdws.planning.budgets import KINDS, Budget
+
+FORMAT, READABLE = "gdws plan 4", ("gdws plan 3", "gdws plan 4")
+"""What is written, and what is read. In the third, what are now ranks had another name."""
+NO_GAIN = "no gain"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerPlan:
+    """What becomes of one convolution.
+
+    structure    "dense" (it stays as it is) or a name of gdws.structures
+    reason       why it stays dense; or what other structures would lose at this cost, in multiples of this one's loss
+    shape        (M, C / groups, kh, kw) of its weight
+    positions    output pixels for one image, over all its uses
+    ranks        for "gdws" g, the rank of each input channel's block, which is the number of its kernels; for the others the
+                 rank, one number for all groups; empty for a dense layer
+    loss         predicted: with method "paper" and "uniform" the weighted squared error that beta bounds; with "calibrated"
+                 the divergence (nats) of the decisions from the original's that this layer brings about
+    seconds      predicted time of one pass, and of the dense layer, where the budget is one of time
+    """
+
+    name: str
+    structure: str
+    reason: str
+    shape: tuple[int, int, int, int]
+    groups: int
+    positions: int
+    ranks: tuple[int, ...]
+    loss: float
+    macs: int
+    dense_macs: int
+    parameters: int
+    dense_parameters: int
+    seconds: float | None = None
+    dense_seconds: float | None = None
+
+    @property
+    def g(self) -> tuple[int, ...]:
+        """The channel distribution of a GDWS layer; empty for others."""
+        return self.ranks if self.structure == "gdws" else ()
+
+    @property
+    def replaceable(self) -> bool:
+        """Whether the budget counts it: it was replaced, or could have been."""
+        return self.structure != "dense" or self.reason == NO_GAIN
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """The time that a planned network takes, beside the dense one in its fastest engine, taken in turns.
+
+    dense_seconds: a pass of the dense network. predicted and latency: the planned network's time as a fraction of it, from the
+    timetable and as measured.
+    """
+
+    device: str
+    engine: str
+    precision: str
+    threads: int
+    batch: int
+    dense_engine: str
+    dense_seconds: float
+    predicted: float
+    latency: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """The decisions for a whole network and where they came from.
+
+    images: short hashes of the calibration images, so that no accuracy is reported on them.
+    measured: the time that it takes, where the budget is one of time.
+    tensor_cores: whether it was planned for them, in sizes that fill their blocks (gdws.planning.choose.fills_blocks).
+    """
+
+    method: str
+    budget: Budget
+    layers: tuple[LayerPlan, ...]
+    seed: int
+    attack: dict[str, Any] | None
+    versions: dict[str, str]
+    images: tuple[str, ...] = ()
+    measured: Measured | None = None
+    tensor_cores: bool = False
+
+    @property
+    def macs(self) -> float:
+        """The fraction of multiply-adds left, of the convolutions that may be replaced."""
+        return _share([(p.macs, p.dense_macs) for p in self.layers if p.replaceable])
+
+    @property
+    def parameters(self) -> float:
+        """The fraction of weights left, of the convolutions that may be replaced."""
+        return _share([(p.parameters, p.dense_parameters) for p in self.layers if p.replaceable])
+
+    @property
+    def loss(self) -> float:
+        """The sum of the layers' predicted losses."""
+        return sum(layer.loss for layer in self.layers)
+
+    def to_json(self) -> str:
+        record = {
+            "format": FORMAT,
+            "method": self.method,
+            "budget": {"kind": type(self.budget).__name__, "value": self.budget.value},
+            "seed": self.seed,
+            "attack": self.attack,
+            "versions": self.versions,
+            "layers": [asdict(layer) for layer in self.layers],
+            "images": self.images,
+            "measured": None if self.measured is None else asdict(self.measured),
+            "tensor cores": self.tensor_cores,
+        }
+        return json.dumps(record, indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> Plan:
+        try:
+            record = json.loads(text)
+            if record["format"] not in READABLE:
+                raise GdwsError(f"the plan has format {record['format']!r}: expected {FORMAT!r}")
+            budget = KINDS[record["budget"]["kind"]](record["budget"]["value"])
+            layers = tuple(_layer(entry) for entry in record["layers"])
+            return cls(
+                method=record["method"],
+                budget=budget,
+                layers=layers,
+                seed=record["seed"],
+                attack=record["attack"],
+                versions=record["versions"],
+                images=tuple(record["images"]),
+                measured=None if record["measured"] is None else Measured(**record["measured"]),
+                # Plans of earlier versions have a tile, or nothing.
+                tensor_cores=record.get("tensor cores", record.get("tile", 1) > 1),
+            )
+        except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+            raise GdwsError(
+                f"this is not a plan: {type(error).__name__} {error}, expected JSON that Plan.to_json wrote"
+            ) from None
+
+
+def plan_of(model: nn.Module) -> Plan | None:
+    """The plan that a model was compressed by, or None."""
+    plan = getattr(model, "_gdws_plan", None)
+    return plan if isinstance(plan, Plan) else None
+
+
+def attach_plan(model: nn.Module, plan: Plan) -> None:
+    """Note on a model by which plan it was compressed."""
+    model._gdws_plan = plan  # type: ignore[assignment]
+
+
+def _layer(entry: dict[str, Any]) -> LayerPlan:
+    entry = dict(entry)
+    ranks = entry.pop("kept") if "kept" in entry else entry["ranks"]
+    return LayerPlan(**{**entry, "shape": tuple(entry["shape"]), "ranks": tuple(ranks)})
+
+
+def _share(pairs: list[tuple[int, int]]) -> float:
+    """1 where there is nothing to share: a network that has nothing to replace stays whole."""
+    return sum(left for left, _ in pairs) / sum(whole for _, whole in pairs) if pairs else 1.0

@@ -1,0 +1,175 @@
+"""Split a convolution into two plain ones, in the metric of the data. Tensors in, tensors out; one group at a time.
+
+The first stage applies R filters U over all channels and the taps along some of the kernel's `axes`; the second mixes what
+they give at the taps along the other axes. axes (0,) is a vertical K x 1 convolution, then a horizontal 1 x K one; (1,) the
+reverse; () projects the channels before the K x K convolution, (0, 1) after it.
+
+In patches, the features are V = U (x) I: filter r at each of the k2 taps of the second stage. The best mix for given filters
+is the least squares of gdws.structures.metric, P = W S V^T (V S V^T)^-1. The filters come from the nearest Kronecker product
+S ~ S2 (x) S1 of the moment: in that metric the best R filters are the leading right singular vectors of
+(F^1/2 (x) S2^1/2) W S1^1/2, W written as (M k2) x (C k1), for every R at once. They are then judged by the true S: with V in
+this order and V S V^T = L L^T, the feature k takes the loss b_k^T F b_k away, b_k the columns of W S V^T L^-T.
+
+Once the rank is known, `refined` improves on the first R filters in the true metric by combining more of them. With P the best
+mix for U, the gradient of the loss by U is -2 sum_j P_j^T F ((W - P V) S)_j over the taps j of the second stage (P's own change
+does not matter at its optimum), and all of it can be written in the features of the filters that are combined.
+
+Shapes: weight (M, C, kh, kw); moment S (C kh kw, C kh kw); gradient F (M, M); filters U (R, C k1); all float64.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from gdws.structures import metric
+
+Axes = tuple[int, ...]
+
+WIDER, STEPS = 3, 20
+"""`refined` looks among this many times the filters, by so many steps of L-BFGS."""
+
+KRONECKER_STEPS = 3
+"""Alternations towards the nearest Kronecker product; it converges like a power iteration on an all but rank-one matrix."""
+
+
+@dataclass(frozen=True)
+class SplitCurve:
+    """Filters (R, C k1), the most useful first, and losses (R + 1,), not increasing: those with the first 0 ... R kept."""
+
+    filters: Tensor
+    losses: Tensor
+
+    def scaled(self, factors: Tensor) -> SplitCurve:
+        return replace(self, losses=(self.losses * factors).cummin(0).values)
+
+
+def curve(weight: Tensor, moment: Tensor, gradient: Tensor, axes: Axes) -> SplitCurve:
+    """Filters for every rank at which two stages have fewer weights than the convolution, and their exact losses."""
+    taps, parts = _by_tap(weight, axes), _moment_by_tap(weight, moment, axes)
+    filters = _leading_filters(taps, parts, gradient, most_filters(tuple(weight.shape), axes))
+    gram, cross = _normal_equations(taps, parts, filters)
+    triangle = torch.linalg.cholesky(gram)
+    explained = torch.linalg.solve_triangular(triangle, cross.T, upper=False).T
+    gains = ((gradient @ explained) * explained).sum(0).view(len(filters), -1).sum(1)
+    flat = weight.flatten(1)
+    total = ((gradient @ flat) * (flat @ moment)).sum()
+    losses = torch.cat([total[None], total - gains.cumsum(0)]).clamp_min(0)
+    return SplitCurve(filters, losses.cummin(0).values.cpu())
+
+
+def refined(weight: Tensor, moment: Tensor, gradient: Tensor, filters: Tensor, rank: int, axes: Axes) -> Tensor:
+    """`rank` combinations of the given filters that lose less in the true metric than the first ones: (rank, C k1)."""
+    basis = filters[: WIDER * rank]
+    gram, cross = _normal_equations(_by_tap(weight, axes), _moment_by_tap(weight, moment, axes), basis)
+    size, outputs = len(basis), len(weight)
+    taps = len(gram) // size
+    # Of unit energy, the basis is all but orthonormal: float32 does, and L-BFGS needs no other preconditioner.
+    parts = gram.view(size, taps, size, taps).permute(1, 3, 0, 2)
+    energy = parts.diagonal(dim1=0, dim2=1).sum(2).diagonal().rsqrt()
+    parts = (parts * energy * energy[:, None]).float().contiguous()
+    target = (cross.view(outputs, size, taps).permute(2, 0, 1) * energy).float().contiguous()
+    gradient = gradient.float()
+    scale = float((target * (gradient @ target)).sum())
+    found = torch.eye(rank, size, device=weight.device, requires_grad=True)
+
+    @torch.no_grad()
+    def loss_and_gradient() -> Tensor:
+        current = found.detach()
+        seen = parts @ current.T
+        system = (current @ seen).permute(2, 0, 3, 1).reshape(rank * taps, -1)
+        wanted = (target @ current.T).permute(1, 2, 0).reshape(outputs, -1)
+        best = torch.linalg.solve((system + system.T) / 2, wanted.T).T
+        felt = gradient @ best
+        explained: Tensor = (felt * wanted).sum() / scale
+        felt, best = felt.view(-1, rank, taps), best.reshape(-1, rank, taps)
+        mixed = torch.einsum("mrj,msi->jirs", felt, best)
+        slope = torch.einsum("jirs,jias->ra", mixed, seen) - torch.einsum("mrj,jma->ra", felt, target)
+        found.grad = 2 * slope / scale
+        return -explained
+
+    search = torch.optim.LBFGS([found], max_iter=STEPS, history_size=STEPS, line_search_fn="strong_wolfe")
+    search.step(loss_and_gradient)
+    improved: Tensor = (found.detach().double() * energy) @ basis
+    return improved if bool(improved.isfinite().all()) else basis[:rank]
+
+
+def mix(weight: Tensor, moment: Tensor, filters: Tensor, axes: Axes) -> Tensor:
+    """The best weights of the second stage for these filters: (M, R, k2)."""
+    gram, cross = _normal_equations(_by_tap(weight, axes), _moment_by_tap(weight, moment, axes), filters)
+    found: Tensor = torch.linalg.solve(gram, cross.T)
+    return found.T.reshape(len(weight), len(filters), -1)
+
+
+def most_filters(weight_shape: tuple[int, ...], axes: Axes) -> int:
+    """The largest rank at which both stages together have fewer weights than a convolution (M, C, kh, kw) of one group."""
+    outputs, channels, *kernel = weight_shape
+    first, second = stage_taps((kernel[0], kernel[1]), axes)
+    per_filter = channels * first + outputs * second
+    return min((outputs * channels * first * second - 1) // per_filter, channels * first, outputs * second)
+
+
+def stage_taps(kernel: tuple[int, int], axes: Axes) -> tuple[int, int]:
+    """k1 and k2: the taps of the first and of the second stage."""
+    counts = [1, 1]
+    for axis in (0, 1):
+        counts[0 if axis in axes else 1] *= kernel[axis]
+    return counts[0], counts[1]
+
+
+def _by_tap(weight: Tensor, axes: Axes) -> Tensor:
+    """(k2, M, C k1)"""
+    second = [2 + axis for axis in (0, 1) if axis not in axes]
+    order = [*second, 0, 1, *(2 + axis for axis in axes)]
+    taps = stage_taps((weight.shape[2], weight.shape[3]), axes)[1]
+    return weight.permute(order).reshape(taps, len(weight), -1)
+
+
+def _moment_by_tap(weight: Tensor, moment: Tensor, axes: Axes) -> Tensor:
+    """(k2, k2, C k1, C k1): what the patches seen at two taps of the second stage have in common."""
+    channels, *kernel = weight.shape[1:]
+    second = [1 + axis for axis in (0, 1) if axis not in axes]
+    first = [0, *(1 + axis for axis in axes)]
+    order = [*second, *(3 + axis for axis in second), *first, *(3 + axis for axis in first)]
+    taps = stage_taps((kernel[0], kernel[1]), axes)[1]
+    size = moment.shape[0] // taps
+    return moment.view(channels, *kernel, channels, *kernel).permute(order).reshape(taps, taps, size, size)
+
+
+def _kronecker(parts: Tensor) -> tuple[Tensor, Tensor]:
+    """S2 (k2, k2) and S1 (C k1, C k1), symmetric and positive definite, with S ~ S2 (x) S1."""
+    second = torch.eye(len(parts), dtype=parts.dtype, device=parts.device)
+    for _ in range(KRONECKER_STEPS):
+        first = torch.tensordot(second / second.square().sum(), parts, 2)
+        second = torch.einsum("ijab,ab->ij", parts, first / first.square().sum())
+    return second, first
+
+
+def _leading_filters(taps: Tensor, parts: Tensor, gradient: Tensor, limit: int) -> Tensor:
+    count, outputs, inputs = taps.shape
+    second, first = _kronecker(parts)
+    rooted = torch.einsum("ij,jmn->imn", metric.matrix_roots(second)[0], metric.matrix_roots(gradient)[0] @ taps)
+    tall = rooted.reshape(count * outputs, inputs)
+    if inputs <= count * outputs:
+        triangle = torch.linalg.cholesky(first)
+        seen = tall @ triangle
+        vectors = torch.linalg.eigh(seen.T @ seen).eigenvectors.flip(1)[:, :limit]
+        filters = torch.linalg.solve_triangular(triangle.T, vectors, upper=True).T
+    else:
+        vectors = torch.linalg.eigh(tall @ first @ tall.T).eigenvectors.flip(1)[:, :limit]
+        filters = vectors.T @ tall
+    lengths = filters.norm(dim=1, keepdim=True)
+    useful = lengths[:, 0] > 1e-9 * lengths.max()
+    unit: Tensor = (filters / lengths.clamp_min(torch.finfo(filters.dtype).tiny))[useful]
+    return unit
+
+
+def _normal_equations(taps: Tensor, parts: Tensor, filters: Tensor) -> tuple[Tensor, Tensor]:
+    """V S V^T (R k2, R k2) and W S V^T (M, R k2)."""
+    count, outputs, _ = taps.shape
+    seen = parts @ filters.T
+    gram = (filters @ seen).permute(2, 0, 3, 1).reshape(len(filters) * count, -1)
+    cross = torch.einsum("imn,ijnr->mrj", taps, seen).reshape(outputs, -1)
+    return (gram + gram.T) / 2, cross

@@ -1,0 +1,119 @@
+"""Which depthwise kernels a GDWS layer should keep, in the metric of the data. One group of one convolution at a time.
+
+Every row of the bank V is a kernel that looks at one channel. With P the best mix and H = (V S V^T)^-1, leaving out the set R
+of kernels *and refitting the rest* costs exactly tr(F P_R H_RR^-1 P_R^T).
+
+Shapes: weight (M, C, K); moment S (CK, CK); gradient F (M, M); all float64.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from gdws.structures.metric import matrix_roots
+
+CHUNK = 128
+"""Kernels at a time: what is gathered for more of them no longer fits the memory that is recycled."""
+
+ROUND = 0.04
+"""Share of the kernels that one round of the elimination takes away."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Candidate kernels of a layer from the most to the least worth keeping, and the loss with the first G kept.
+
+    kernels (C, K, K): K candidates for each channel, one a row; order (CK,): candidate i of channel c is number cK + i;
+    losses (CK + 1,), not increasing.
+    """
+
+    kernels: Tensor
+    order: Tensor
+    losses: Tensor
+
+    def scaled(self, factors: Tensor) -> Curve:
+        return replace(self, losses=(self.losses * factors).cummin(0).values)
+
+    def distribution(self, kept: int) -> Tensor:
+        """g (C,) with the first `kept` candidates."""
+        size = self.kernels.shape[1]
+        return torch.bincount(self.order[:kept] // size, minlength=len(self.kernels))
+
+    def leading(self, g: Tensor) -> tuple[Tensor, Tensor]:
+        """The g_c best candidates of every channel: channels (G,) ascending, kernels (G, K)."""
+        size = self.kernels.shape[1]
+        of_channel = self.order // size
+        by_channel = of_channel.argsort(stable=True)
+        ranked = (self.order % size)[by_channel].view(-1, size)
+        kept = torch.arange(size, device=g.device) < g[:, None]
+        channels = torch.arange(len(g), device=g.device).repeat_interleave(g)
+        return channels, self.kernels[channels, ranked[kept]]
+
+
+def curve(weight: Tensor, moment: Tensor, gradient: Tensor) -> Curve:
+    """Candidates, and their backward elimination: the kernels whose loss after refitting the others is least go first.
+
+    Greedy (a few per cent of what is left in each round, then scores anew), so an upper bound on the best loss for each G.
+    Costs one inverse of S and as much again.
+    """
+    outputs, channels, taps = weight.shape
+    kernels = candidate_kernels(weight, moment, gradient)
+    basis = torch.block_diag(*kernels)
+    projected = basis @ moment @ basis.T
+    inverse = torch.cholesky_inverse(torch.linalg.cholesky(projected))
+    # W = P V exactly while all candidates are there.
+    mix = torch.linalg.solve(kernels.mT, weight.permute(1, 2, 0)).reshape(channels * taps, outputs).T
+    alive = torch.arange(channels * taps, device=weight.device)
+    removed, losses = [], [0.0]
+    while len(alive):
+        scores = ((gradient @ mix) * mix).sum(0) / inverse.diagonal()
+        ranking = scores.argsort()
+        count = max(1, int(len(alive) * ROUND))
+        out, stay = ranking[:count], ranking[count:].sort().values
+        block = torch.linalg.cholesky(inverse[out][:, out])
+        carried = torch.cholesky_solve(inverse[out][:, stay], block)
+        lost = mix[:, out]
+        cost = float(((gradient @ lost) * torch.cholesky_solve(lost.T, block).T).sum())
+        share = scores[out].clamp_min(0).cumsum(0)
+        share = share / share[-1] if float(share[-1]) > 0 else torch.ones_like(share)
+        losses += (losses[-1] + max(cost, 0.0) * share).tolist()
+        removed.append(alive[out])
+        mix = mix[:, stay] - lost @ carried
+        inverse = inverse[stay][:, stay] - inverse[stay][:, out] @ carried
+        alive = alive[stay]
+    order = torch.cat(removed).flip(0)
+    return Curve(kernels, order, torch.tensor(losses, dtype=torch.float64).flip(0).cummin(0).values)
+
+
+def candidate_kernels(weight: Tensor, moment: Tensor, gradient: Tensor) -> Tensor:
+    """(C, K, K): for each channel alone, the right singular vectors of F^1/2 W_c S_c^1/2, as kernels of unit length."""
+    _, channels, taps = weight.shape
+    own = channel_moments(moment, channels, taps)
+    root, inverse_root = matrix_roots(own)
+    blocks = weight.transpose(0, 1) @ root
+    gram = blocks.mT @ (gradient @ blocks)
+    kernels = torch.linalg.eigh(gram).eigenvectors.flip(2).mT @ inverse_root
+    unit: Tensor = kernels / kernels.norm(dim=2, keepdim=True)
+    return unit
+
+
+def mix(weight: Tensor, moment: Tensor, channels: Tensor, kernels: Tensor) -> Tensor:
+    """The best pointwise weights (M, G) for these kernels: W S V^T (V S V^T)^-1."""
+    _, count, taps = weight.shape
+    rows, flat = moment.view(count, taps, -1), weight.flatten(1).T
+    grams, crosses = [], []
+    for part, own in zip(channels.split(CHUNK), kernels.split(CHUNK), strict=True):
+        seen = torch.einsum("gk,gkd->gd", own, rows[part])
+        grams.append(torch.einsum("ghk,hk->gh", seen.view(-1, count, taps)[:, channels], kernels))
+        crosses.append(seen @ flat)
+    found: Tensor = torch.linalg.solve(torch.cat(grams), torch.cat(crosses)).T
+    return found
+
+
+def channel_moments(moment: Tensor, channels: int, taps: int) -> Tensor:
+    """The diagonal blocks S_cc, (C, K, K)."""
+    index = torch.arange(channels, device=moment.device)
+    return moment.view(channels, taps, channels, taps)[index, :, index, :]

@@ -1,0 +1,46 @@
+"""The metric of the data: what an error in a convolution's weights does to the network's decisions.
+
+An error dW of the weights changes an output pixel by dW x for the patch x that it sees, and the network's output distribution
+through the gradient g there (gdws.calibration.hooks). With S the second moment of the patches, each weighted by the squared length of the
+gradient at its pixel, and F half the second moment of the gradients,
+
+    loss(Q) = tr( F (W - Q) S (W - Q)^T )                                                     (K-FAC's factorisation)
+
+estimates the KL divergence (nats) of the compressed network's decisions from the original's, pixel by pixel. It is one
+currency for all layers, so neither alpha nor a beta is needed.
+
+Every factorised convolution is a bank V of patch features and a mix P of them, Q = P V. For a given bank the best mix is least
+squares, P = W S V^T (V S V^T)^-1. Structures differ in the banks that they allow: gdws.structures.kernel_elimination, gdws.structures.filter_splitting.
+
+Shapes: weight (M, C, K); moment S (CK, CK); gradient F (M, M); all float64.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+MOMENT_RIDGE = 1e-3
+GRADIENT_RIDGE = 1e-3
+"""Of the mean diagonal: keeps moments from few samples, or of dead channels, invertible."""
+
+
+def add_ridge(matrix: Tensor, ridge: float) -> Tensor:
+    """float64, with a ridge in proportion to the matrix's own scale; the identity for an all-zero matrix."""
+    matrix = matrix.to(torch.float64, copy=True)
+    scale = float(matrix.diagonal().mean())
+    matrix.diagonal().add_(ridge * scale if scale > 0 else torch.finfo(torch.float32).tiny)
+    return matrix
+
+
+def loss(weight: Tensor, approximation: Tensor, moment: Tensor, gradient: Tensor) -> float:
+    """tr(F (W - Q) S (W - Q)^T)."""
+    difference = (weight - approximation).flatten(1)
+    return float(((gradient @ difference) * (difference @ moment)).sum())
+
+
+def matrix_roots(blocks: Tensor) -> tuple[Tensor, Tensor]:
+    """S^1/2 and S^-1/2 of symmetric positive definite blocks."""
+    values, vectors = torch.linalg.eigh(blocks)
+    root = values.clamp_min(1e-12 * values.amax(-1, keepdim=True)).sqrt()
+    return (vectors * root[..., None, :]) @ vectors.mT, (vectors / root[..., None, :]) @ vectors.mT

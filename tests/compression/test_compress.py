@@ -1,0 +1,405 @@
+"""Plan, apply, save, load on small real networks: costs against flop_counter, budgets kept, records replayed."""
+
+import copy
+import dataclasses
+import json
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+import gdws
+from gdws import data, models
+from gdws.attacks import PGD
+from gdws.calibration.method import METHODS
+from gdws.compression.fidelity import agreements
+from gdws.core.sites import find_convolutions
+from gdws.errors import GdwsError
+from gdws.structures.layers import FactoredConv2d
+from gdws.structures.mego_lego import lego, spectrum_of
+
+
+class Net(nn.Module):
+    """Convolutions of every kind that a plan must deal with."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Conv2d(3, 16, 3, padding=1)
+        self.wide = nn.Conv2d(16, 24, 3, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(24)
+        self.twice = nn.Conv2d(24, 24, 3, padding=1)
+        self.grouped = nn.Conv2d(24, 32, 3, stride=2, padding=1, groups=2)
+        self.depthwise = nn.Conv2d(32, 32, 3, padding=1, groups=32)
+        self.point = nn.Conv2d(32, 16, 1)
+        self.narrow = nn.Conv2d(16, 2, 3)
+        self.idle = nn.Conv2d(2, 2, 3)
+        self.head = nn.Linear(2 * 4 * 4, 6)
+
+    def forward(self, x):
+        x = torch.relu(self.stem(x))
+        x = torch.relu(self.norm(self.wide(x)))
+        x = torch.relu_(self.twice(torch.relu_(self.twice(x))))
+        x = torch.relu(self.depthwise(torch.relu(self.grouped(x))))
+        x = self.narrow(torch.relu(self.point(x)))
+        return self.head(x.flatten(1)) * 5
+
+
+@pytest.fixture(scope="module")
+def network():
+    torch.manual_seed(0)
+    return Net().eval()
+
+
+@pytest.fixture(scope="module")
+def images():
+    return torch.rand(24, 3, 12, 12, generator=torch.Generator().manual_seed(1))
+
+
+def flops(model, images):
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        model(images[:1])
+    return counter.get_total_flops() // 2
+
+
+def test_every_dense_layer_says_why(network, images):
+    reasons = {site.name: site.reason for site in find_convolutions(network, images, exclude=["gr*"])}
+    assert reasons == {
+        "stem": "first layer",
+        "wide": None,
+        "twice": None,
+        "grouped": "excluded by 'gr*'",
+        "depthwise": "depthwise",
+        "point": "1x1",
+        "narrow": None,
+        "idle": "never runs",
+    }
+    everything = {s.name: s.reason for s in find_convolutions(network, images, keep_first=False, keep_1x1=False)}
+    assert everything["stem"] is everything["point"] is None
+    # Exact factors of a full-rank channel are 9 kernels of 9 + 24 weights in the place of 9 * 24.
+    made = gdws.plan(network, [images], gdws.Beta(0.0), "paper")
+    assert {p.name: p.reason for p in made.layers}["twice"] == "no gain"
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("budget", [gdws.Macs(0.5), gdws.Params(0.4), gdws.Macs(1.0), gdws.Macs(0.1)])
+def test_budgets_are_kept_and_costs_are_what_flop_counter_counts(network, images, method, budget):
+    made = gdws.plan(network, [images], budget, method, attack=PGD(steps=1))
+    left = made.macs if isinstance(budget, gdws.Macs) else made.parameters
+    assert left <= budget.value + 1e-9
+    assert left > 0.6 * budget.value
+    compressed = gdws.apply(network, made)
+    saved_macs = sum(layer.dense_macs - layer.macs for layer in made.layers)
+    assert flops(network, images) - flops(compressed, images) == saved_macs
+    assert gdws.network_cost(compressed, images).macs == flops(compressed, images)
+    count = lambda model: sum(p.numel() for p in model.parameters())  # noqa: E731
+    assert count(network) - count(compressed) == sum(p.dense_parameters - p.parameters for p in made.layers)
+    for layer in made.layers:
+        module = compressed.get_submodule(layer.name)
+        assert isinstance(module, nn.Conv2d if layer.structure == "dense" else FactoredConv2d)
+    assert compressed(images).isfinite().all()
+
+
+def test_the_original_is_untouched(network, images):
+    before = copy.deepcopy(network.state_dict())
+    network.train()
+    compressed = gdws.apply(network, gdws.plan(network, [images], gdws.Macs(0.4), attack=PGD(steps=1)))
+    assert network.training
+    network.eval()
+    assert not compressed.training
+    assert all(torch.equal(value, network.state_dict()[name]) for name, value in before.items())
+    assert isinstance(network.wide, nn.Conv2d)
+
+
+def test_paper_method_is_lego_with_one_beta_and_alpha(network, images):
+    beta = 0.3
+    made = gdws.plan(network, [images], gdws.Beta(beta), "paper", attack=None, seed=4)
+    alphas = gdws.sensitivity(network, [images], seed=4)
+    compressed = gdws.apply(network, made)
+    replaced = [layer for layer in made.layers if layer.structure == "gdws"]
+    assert replaced
+    for layer in replaced:
+        conv = network.get_submodule(layer.name)
+        factors = lego(conv.weight, alphas[layer.name], beta, conv.groups)
+        assert layer.loss <= beta
+        assert torch.equal(compressed.get_submodule(layer.name).pointwise[:, :, 0, 0], factors.pointwise)
+
+
+def test_the_searched_beta_is_the_least_that_meets_the_budget(network, images):
+    made = gdws.plan(network, [images], gdws.Macs(0.5), "paper")
+    beta = max(layer.loss for layer in made.layers)
+    smaller = gdws.plan(network, [images], gdws.Beta(beta * 0.999), "paper")
+    assert made.macs <= 0.5 < smaller.macs
+
+
+def test_uniform_keeps_the_same_fraction_in_every_layer(network, images):
+    made = gdws.plan(network, [images], gdws.Macs(0.5), "uniform")
+    for layer in made.layers:
+        if layer.replaceable:
+            kernel_cost = layer.positions * (9 + layer.shape[0] // layer.groups) * layer.groups
+            assert 0 <= 0.5 * layer.dense_macs - layer.macs < kernel_cost
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_plan_read_from_json_makes_the_same_network(network, images, method):
+    attack = PGD(steps=1)
+    made = gdws.plan(network, [images], gdws.Macs(0.4), method, attack=attack, seed=7)
+    read = gdws.Plan.from_json(made.to_json())
+    assert read == made
+    again = gdws.apply(network, read, [images])
+    assert torch.equal(gdws.apply(network, made)(images), again(images))
+
+
+def test_a_calibrated_plan_without_its_images_says_so(network, images):
+    made = gdws.plan(network, [images], gdws.Macs(0.4), attack=None)
+    with pytest.raises(GdwsError, match="calibration images again"):
+        gdws.apply(network, gdws.Plan.from_json(made.to_json()))
+
+
+def test_calibration_takes_datasets_tensors_and_labels_and_repeats_itself(network, images):
+    labels = torch.arange(24) % 6
+    pairs = [(images[:10], labels[:10]), [images[10:], labels[10:]]]
+    first = gdws.plan(network, pairs, gdws.Macs(0.4), attack=PGD(steps=2), seed=1)
+    second = gdws.plan(network, [(images, labels)], gdws.Macs(0.4), attack=PGD(steps=2), seed=1)
+    assert first == second
+    other = gdws.plan(network, first.calibration, gdws.Macs(0.2))
+    assert other.macs <= 0.2
+    from_statistics = gdws.plan(network, first.calibration, gdws.Macs(0.4), "paper")
+    assert from_statistics.macs <= 0.4
+
+
+def test_statistics_are_cached_by_content_and_a_broken_file_is_replaced(network, images, tmp_path, monkeypatch):
+    import gdws.calibration.statistics as statistics
+
+    calls = []
+    collect = statistics._collect
+    monkeypatch.setattr(statistics, "_collect", lambda *a: calls.append(1) or collect(*a))
+    make = lambda model, x: gdws.plan(model, [x], gdws.Macs(0.4), attack=None, cache=tmp_path)  # noqa: E731
+    first = make(network, images)
+    assert make(network, images) == first
+    assert len(calls) == 1
+    assert torch.equal(gdws.apply(network, make(network, images))(images), gdws.apply(network, first)(images))
+    (file,) = tmp_path.glob("*.safetensors")
+    file.write_bytes(file.read_bytes()[:1000])
+    assert make(network, images) == first
+    assert len(calls) == 2
+    changed = copy.deepcopy(network)
+    changed.wide.weight.data *= 1.5
+    make(changed, images)
+    make(network, images.flip(3))
+    assert len(calls) == 4
+
+
+def test_a_cache_that_cannot_be_written_is_named_before_the_work(network, images, tmp_path, monkeypatch):
+    monkeypatch.setattr("gdws.calibration.statistics._collect", None)
+    (tmp_path / "file").touch()
+    with pytest.raises(GdwsError, match=r"cannot make the folder .*file/cache: Not a directory"):
+        gdws.plan(network, [images], gdws.Macs(0.4), attack=None, cache=tmp_path / "file" / "cache")
+
+
+def test_drop_finds_a_smaller_network_that_agrees(network, images):
+    double = images.repeat(2, 1, 1, 1)
+    made = gdws.plan(network, [double], gdws.Drop(20.0), attack=None)
+    assert made.budget == gdws.Drop(20.0)
+    assert made.macs < 0.9
+    compressed = gdws.apply(network, made)
+    assert gdws.agreement(network, compressed, images) >= 70
+    replayed = gdws.apply(network, gdws.Plan.from_json(made.to_json()), [double])
+    assert torch.equal(replayed(images), compressed(images))
+
+
+def test_drop_stops_at_the_smallest_network_that_its_sizes_allow(images):
+    """Layers of 32 channels in ranks of 16 keep a third of their MACs: whatever may be lost, that is the answer."""
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(3, 32, 3), nn.Conv2d(32, 32, 3), nn.Conv2d(32, 32, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+    narrow = nn.Sequential(*layers, nn.Linear(32, 6)).eval()
+    target = gdws.Target("cuda", "float16")
+    made = gdws.plan(narrow, [images], gdws.Drop(99.0), structures="separable", attack=None, target=target)
+    assert [layer.kept for layer in made.layers[1:]] == [(16,), (16,)]
+    assert made.tensor_cores
+
+
+def test_small_ranks_are_left_only_to_what_fits(images):
+    """A layer of 1x7 has no horizontal pair to leave them to."""
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(3, 64, 3), nn.Conv2d(64, 64, (1, 7), padding=(0, 3)), nn.Conv2d(64, 64, (7, 1), padding=(3, 0))]
+    long = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 6)).eval()
+    target = gdws.Target("cuda", "float16")
+    made = gdws.plan(long, [images], gdws.Macs(0.6), structures=["project", "horizontal"], attack=None, target=target)
+    assert [layer.kept for layer in made.layers[1:]] == [(32,), (32,)]
+
+
+def test_agreement_is_taken_on_images_clean_and_attacked(network, images):
+    labels, attack = torch.arange(24) % 6, PGD(steps=2)
+    other = gdws.apply(network, gdws.plan(network, [images], gdws.Macs(0.2), "uniform"))
+    network.train()
+    found = agreements(network, other, images, labels, attack)
+    assert network.training
+    network.eval()
+    examples = attack(network, images, labels, torch.Generator().manual_seed(1))
+    for kind, part in {"clean": images, "attacked": examples}.items():
+        assert found[kind] == pytest.approx(100 * float((network(part).argmax(1) == other(part).argmax(1)).float().mean()))
+    assert min(found.values()) < 100
+    assert agreements(network, network, images, None, attack) == {"clean": 100, "attacked": 100}
+    assert list(agreements(network, other, images, labels, None)) == ["clean"]
+
+
+def test_save_then_load_is_bit_identical(network, images, tmp_path):
+    compressed = gdws.apply(network, gdws.plan(network, [images], gdws.Macs(0.3), "paper"))
+    gdws.save(compressed, tmp_path / "out")
+    torch.manual_seed(5)
+    loaded = gdws.load(tmp_path / "out", Net())
+    assert torch.equal(loaded(images), compressed(images))
+    assert loaded.gdws_plan == compressed.gdws_plan
+    half = copy.deepcopy(compressed).half()
+    gdws.save(half, tmp_path / "half")
+    assert torch.equal(gdws.load(tmp_path / "half", Net())(images.half()), half(images.half()))
+
+
+def test_a_network_with_nothing_to_replace_stays_whole_or_says_why(images):
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(8, 8, 3, padding=1, groups=8),
+        nn.Conv2d(8, 8, 1),
+        nn.Flatten(),
+        nn.Linear(8 * 144, 6),
+    ).eval()
+    for budget, method in [(gdws.Beta(1.0), "paper"), (gdws.Macs(1.0), "calibrated"), (gdws.Drop(5.0), "uniform")]:
+        made = gdws.plan(model, [images], budget, method, attack=None)
+        assert made.budget == budget
+        assert made.macs == made.parameters == 1
+        assert [layer.reason for layer in made.layers] == ["first layer", "depthwise", "1x1"]
+        read = gdws.Plan.from_json(made.to_json())
+        assert torch.equal(gdws.apply(model, read)(images), model(images))
+    for budget in (gdws.Macs(0.5), gdws.Params(0.9), gdws.Speedup(2.0), gdws.Beta(1.0)):
+        with pytest.raises(GdwsError, match=r"out of reach, none of the 3 convolutions .*first layer: 1, depthwise: 1, 1x1: 1"):
+            gdws.plan(model, [images], budget, attack=None)
+
+
+def test_shared_modules_are_replaced_under_all_their_names(images):
+    class Shared(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first = nn.Conv2d(3, 12, 3, padding=1)
+            self.a = nn.Conv2d(12, 12, 3, padding=1)
+            self.b = self.a
+            self.head = nn.Linear(12, 4)
+
+        def forward(self, x):
+            return self.head(self.b(torch.relu(self.a(torch.relu(self.first(x))))).mean((2, 3)))
+
+    model = Shared().eval()
+    made = gdws.plan(model, [images], gdws.Macs(0.5), "uniform")
+    compressed = gdws.apply(model, made)
+    assert isinstance(compressed.a, FactoredConv2d)
+    assert compressed.a is compressed.b
+    assert made.layers[1].positions == 2 * 144
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda f: (f / "model.safetensors").write_bytes((f / "model.safetensors").read_bytes()[:500]), "truncated"),
+        (lambda f: (f / "model.safetensors").unlink(), "there is no file"),
+        (lambda f: (f / "gdws.json").write_text("{"), "not whole"),
+        (lambda f: (f / "gdws.json").write_text("[]"), "not whole"),
+        (lambda f: (f / "gdws.json").write_text('{"format": "else", "layers": {}}'), "expected 'gdws model 1'"),
+        (lambda f: (f / "gdws.json").unlink(), "cannot read"),
+    ],
+)
+def test_broken_folders_are_refused(network, images, tmp_path, change, words):
+    out = tmp_path / "out"
+    gdws.save(gdws.apply(network, gdws.plan(network, [images], gdws.Macs(0.5), "uniform")), out)
+    change(out)
+    with pytest.raises(GdwsError, match=words):
+        gdws.load(out, Net())
+
+
+def test_loading_into_another_model_names_what_does_not_fit(network, images, tmp_path):
+    gdws.save(gdws.apply(network, gdws.plan(network, [images], gdws.Macs(0.5), "uniform")), tmp_path / "out")
+    with pytest.raises(GdwsError, match="layer 'wide'"):
+        gdws.load(tmp_path / "out", gdws.zoo.build("tiny"))
+
+
+def test_saving_is_whole_or_not_at_all(network, images, tmp_path, monkeypatch):
+    gdws.save(network, tmp_path / "out")
+    with pytest.raises(GdwsError, match="exists"):
+        gdws.save(network, tmp_path / "out")
+    before = (tmp_path / "out" / "model.safetensors").read_bytes()
+
+    def full_disk(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("gdws.compression.storage.save_file", full_disk)
+    with pytest.raises(GdwsError, match="No space left"):
+        gdws.save(network, tmp_path / "out", force=True)
+    assert (tmp_path / "out" / "model.safetensors").read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    monkeypatch.undo()
+    gdws.save(network, tmp_path / "out", force=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda m, x: gdws.plan(m, [x], gdws.Macs(0.5), "magic"), "method is 'magic'"),
+        (lambda m, x: gdws.plan(m, [x], gdws.Beta(0.1)), "expected Macs, Params or Drop"),
+        (lambda m, x: gdws.plan(m, [], gdws.Macs(0.5)), "empty"),
+        (lambda m, x: gdws.plan(m, [x], gdws.Macs(0.5), exclude=["nothing*"]), "no convolution is called 'nothing"),
+        (lambda m, x: gdws.plan(m, [x[:, :2]], gdws.Macs(0.5)), "channels"),
+        (lambda m, x: gdws.plan(nn.Sequential(m, nn.Softmax(1)), [x], gdws.Macs(0.5)), "probabilities"),
+        (lambda m, x: gdws.plan(m, [(x, torch.full((24,), 6))], gdws.Macs(0.5)), "6 classes"),
+        (lambda m, x: gdws.Macs(0.0), "expected a fraction"),
+        (lambda m, x: gdws.Params(1.5), "expected a fraction"),
+        (lambda m, x: gdws.Beta(-1.0), "expected a finite number >= 0"),
+        (lambda m, x: gdws.Drop(0.0), "expected points"),
+        (lambda m, x: gdws.Plan.from_json("{}"), "not a plan"),
+        (lambda m, x: gdws.plan(m, [x[:1]], gdws.Drop(5.0)), "at least 2"),
+    ],
+)
+def test_bad_input_is_named(network, images, call, words):
+    with pytest.raises(GdwsError, match=words):
+        call(network, images)
+
+
+def test_nan_weights_are_refused(network, images):
+    broken = copy.deepcopy(network)
+    broken.twice.weight.data[0, 0, 0, 0] = float("nan")
+    with pytest.raises(GdwsError, match=r"twice\.weight holds NaN"):
+        gdws.plan(broken, [images], gdws.Macs(0.5))
+
+
+def test_a_plan_for_another_network_is_refused(network, images):
+    made = gdws.plan(network, [images], gdws.Macs(0.5), "uniform")
+    record = json.loads(made.to_json())
+    record["layers"][1]["name"] = "missing"
+    with pytest.raises(GdwsError, match="'missing'"):
+        gdws.apply(network, gdws.Plan.from_json(json.dumps(record)))
+    layer = dataclasses.replace(made.layers[1], shape=(1, 2, 3, 3))
+    with pytest.raises(GdwsError, match="has shape"):
+        gdws.apply(network, dataclasses.replace(made, layers=(layer,)))
+    with pytest.raises(GdwsError, match="compressed already"):
+        gdws.apply(gdws.apply(network, made), made)
+
+
+def test_the_theorems_bound_holds_on_every_layer_of_the_demo_model():
+    model = models.embedded()
+    test = data.load("demo", "train").take(20)
+    for beta in (0.01, 1.0):
+        made = gdws.plan(model, test, gdws.Beta(beta), "paper", attack=PGD(steps=1))
+        alphas = gdws.sensitivity(model, test, attack=PGD(steps=1))
+        compressed = gdws.apply(model, made)
+        replaced = [layer for layer in made.layers if layer.structure == "gdws"]
+        for layer in replaced:
+            conv, module = model.get_submodule(layer.name), compressed.get_submodule(layer.name)
+            weight = torch.zeros_like(conv.weight)
+            for kernel, channel in enumerate(module.channels.tolist()):
+                weight[:, channel] += module.pointwise[:, kernel] * module.depthwise[kernel]
+            error = (alphas[layer.name] * (conv.weight - weight).double().square().sum((0, 2, 3))).sum()
+            assert float(error.detach()) <= beta * (1 + 1e-5)
+            if len(module.channels) == 0:
+                continue
+            fewer = spectrum_of(conv.weight, alphas[layer.name]).errors[len(module.channels) - 1]
+            assert float(fewer) > beta

@@ -1,0 +1,95 @@
+"""The one-pass refit against the slow way: layer after layer, each with a pass of its own, least squares by lstsq."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import gdws
+from gdws.compression import refit as refit_module
+
+
+class Residual(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Conv2d(3, 8, 3, padding=1)
+        self.a = nn.Conv2d(8, 8, 3, padding=1)
+        self.norm = nn.BatchNorm2d(8)
+        self.b = nn.Conv2d(8, 8, 3, padding=1, groups=2, bias=False)
+        self.head = nn.Linear(8, 4)
+
+    def forward(self, x):
+        x = self.first(x)
+        x = x + self.b(torch.relu(self.norm(self.a(torch.relu(x)))))
+        return self.head(x.mean((2, 3))) * 3
+
+
+def inputs_of(model, name, images):
+    seen = []
+    handle = model.get_submodule(name).register_forward_hook(lambda m, i, o: seen.append((i[0], o)))
+    with torch.no_grad():
+        model(images)
+    handle.remove()
+    return seen[0]
+
+
+def slow_refit(model, compressed, names, clean, attacked):
+    for name in names:
+        layer = compressed.get_submodule(name)
+        z = [layer.features(inputs_of(compressed, name, x)[0]).detach() for x in (clean, attacked)]
+        y = [inputs_of(model, name, x)[1] - (0 if layer.bias is None else layer.bias[:, None, None]) for x in (clean, attacked)]
+        weight = refit_module.ATTACK_WEIGHT**0.5
+        z, y = torch.cat([*z, weight * (z[1] - z[0])]), torch.cat([*y, weight * (y[1] - y[0])]).detach()
+        outputs = layer.out_channels // layer.groups
+        for group in range(layer.groups):
+            kernels = layer.pointwise.shape[1]
+            rows = slice(group * outputs, (group + 1) * outputs)
+            a = z[:, group * kernels : (group + 1) * kernels].transpose(0, 1).flatten(1).T.double()
+            b = y[:, rows].transpose(0, 1).flatten(1).T.double()
+            ridge = (refit_module.RIDGE * a.square().sum(0)).sqrt()
+            before = layer.pointwise.data[rows, :, 0, 0].T.double()
+            stacked = torch.cat([a, torch.diag(ridge)]), torch.cat([b, ridge[:, None] * before])
+            layer.pointwise.data[rows, :, 0, 0] = torch.linalg.lstsq(*stacked).solution.T.float()
+
+
+@pytest.fixture
+def setting():
+    torch.manual_seed(0)
+    model = Residual().eval()
+    model.norm.running_mean.normal_()
+    clean = torch.rand(12, 3, 9, 9)
+    attacked = (clean + 0.03 * torch.randn(12, 3, 9, 9)).clamp(0, 1)
+    made = gdws.plan(model, [clean], gdws.Macs(0.3), "uniform")
+    return model, gdws.apply(model, made), clean, attacked
+
+
+def test_one_pass_refits_like_one_pass_a_layer(setting):
+    model, compressed, clean, attacked = setting
+    slow, fast = copy.deepcopy(compressed), copy.deepcopy(compressed)
+    slow_refit(model, slow, ["a", "b"], clean, attacked)
+    refit_module.refit(model, {"a": fast.a, "b": fast.b}, [81, 81], clean, attacked)
+    assert not torch.allclose(fast.a.pointwise, compressed.a.pointwise)
+    for name in ("a", "b"):
+        assert torch.allclose(fast.get_submodule(name).pointwise, slow.get_submodule(name).pointwise, atol=1e-4)
+    before, after = ((net(clean) - model(clean)).norm() for net in (compressed, fast))
+    assert float(after.detach()) < 0.7 * float(before.detach())
+
+
+def test_refit_leaves_the_model_alone_and_survives_dead_features_and_one_image(setting):
+    model, compressed, clean, attacked = setting
+    state = copy.deepcopy(model.state_dict())
+    compressed.a.depthwise.data[0] = 0
+    refit_module.refit(model, {"a": compressed.a, "b": compressed.b}, [81, 81], clean[:1], attacked[:1])
+    assert all(torch.equal(state[name], value) for name, value in model.state_dict().items())
+    assert isinstance(model.a, nn.Conv2d)
+    assert bool(compressed(clean).isfinite().all())
+
+
+def test_memory_bound_limits_the_images(setting, monkeypatch):
+    model, compressed, clean, attacked = setting
+    few = copy.deepcopy(compressed)
+    refit_module.refit(model, {"a": few.a, "b": few.b}, [81, 81], clean[:3], attacked[:3])
+    monkeypatch.setitem(refit_module.LARGEST_MAP, "cpu", 4 * 4 * 8 * 81 * 3)
+    refit_module.refit(model, {"a": compressed.a, "b": compressed.b}, [81, 81], clean, attacked)
+    assert torch.equal(few.b.pointwise, compressed.b.pointwise)
