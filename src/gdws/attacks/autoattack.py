@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from gdws.attacks.base import NAMES, optional, pixels, weights_without_gradients
+from gdws.attacks.base import NAMES, default_generator, optional, pixels, weights_without_gradients
 from gdws.errors import GdwsError
 
 PARTS = ("apgd-ce", "apgd-dlr", "apgd-t", "fab", "fab-t", "square")
@@ -50,9 +50,10 @@ class AutoAttack:
         detail = {"standard": "", "rand": " rand", "custom": f" {'+'.join(self.parts)}"}[self.version]
         return f"AutoAttack{detail} ({NAMES[self.norm]}, eps {pixels(self.eps)})"
 
-    def __call__(self, model: nn.Module, images: Tensor, labels: Tensor, generator: torch.Generator) -> Tensor:
+    def __call__(self, model: nn.Module, images: Tensor, labels: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """The attacked images; one that no part breaks comes back unchanged. images (B, C, H, W) in [0, 1], labels (B,)."""
         pyautoattack = optional("pyautoattack", "AutoAttack")
+        generator = generator or default_generator()
         seed = int(torch.randint(2**31, (), generator=generator, device=generator.device))
         with torch.no_grad():
             classes = model(images[:1]).shape[1]

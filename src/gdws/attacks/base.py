@@ -26,8 +26,14 @@ class Attack(Protocol):
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
-    def __call__(self, model: nn.Module, images: Tensor, labels: Tensor, generator: torch.Generator, /) -> Tensor:
-        """Adversarial images for images (B, C, H, W) in [0, 1] with labels (B,). The generator is all its randomness."""
+    def __call__(self, model: nn.Module, images: Tensor, labels: Tensor, generator: torch.Generator | None = None, /) -> Tensor:
+        """Adversarial images for images (B, C, H, W) in [0, 1] with labels (B,). The generator is all its
+        randomness; without one, every call draws the same numbers."""
+
+
+def default_generator() -> torch.Generator:
+    """For a call that got none: never the global one, which belongs to whoever called."""
+    return torch.Generator().manual_seed(0)
 
 
 def pixels(value: float) -> str:

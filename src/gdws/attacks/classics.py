@@ -36,7 +36,7 @@ class FoolboxAttack(ABC):
     def _build(self, attacks: Any) -> Any:
         """The attack, from foolbox.attacks."""
 
-    def __call__(self, model: nn.Module, images: Tensor, labels: Tensor, generator: torch.Generator) -> Tensor:
+    def __call__(self, model: nn.Module, images: Tensor, labels: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """The attacked images. images (B, C, H, W) in [0, 1], labels (B,); the generator is not used."""
         foolbox = optional("foolbox", type(self).__name__)
         attacked, active = images.clone(), standing(model, images, labels)

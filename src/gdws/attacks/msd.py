@@ -42,7 +42,7 @@ class MSD:
         return f"MSD-{self.steps} (l-inf, l-2, l-1, eps {', '.join(map(pixels, self.eps))})"
 
     @torch.no_grad()
-    def __call__(self, model: nn.Module, images: Tensor, labels: Tensor, generator: torch.Generator) -> Tensor:
+    def __call__(self, model: nn.Module, images: Tensor, labels: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """The attacked images. images (B, C, H, W) in [0, 1], labels (B,); the generator is not used."""
         step = GraphedCallable(self.advance(model))
         if not self.early_exit:

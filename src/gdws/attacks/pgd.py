@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gdws.attacks.base import NAMES, pixels
+from gdws.attacks.base import NAMES, default_generator, pixels
 from gdws.attacks.gradient_ascent import Advance, advance, ascend, ascend_until_wrong, grain_of, standing
 from gdws.attacks.norm_balls import BALLS, ball
 from gdws.core.cuda_graphs import GraphedCallable
@@ -52,8 +52,10 @@ class PGD:
         return f"{times}PGD-{self.steps} ({NAMES[self.norm]}, eps {pixels(self.eps)}, step {pixels(self.step)})"
 
     @torch.no_grad()
-    def __call__(self, model: nn.Module, images: Tensor, labels: Tensor, generator: torch.Generator) -> Tensor:
-        """The attacked images. images (B, C, H, W) in [0, 1], labels (B,); generator on the images' device or the CPU."""
+    def __call__(self, model: nn.Module, images: Tensor, labels: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """The attacked images. images (B, C, H, W) in [0, 1], labels (B,); generator on the images' device or the CPU;
+        without one, the same fresh one for every call."""
+        generator = generator or default_generator()
         step, grain = GraphedCallable(self.advance(model)), grain_of(images)
         active = standing(model, images, labels) if self.early_exit else torch.arange(len(images), device=images.device)
         worst = images.clone()

@@ -91,7 +91,9 @@ def read_statistics(
             }
             for site in sites
         }
-        return Statistics(images, tensors["attacked"].cpu(), layers, curves, method, seed)
+        return Statistics(
+            images=images, attacked=tensors["attacked"].cpu(), layers=layers, curves=curves, method=method, seed=seed
+        )
     except (SafetensorError, KeyError, TypeError, OSError):
         return None
 

@@ -20,16 +20,13 @@ from gdws.calibration.sensitivity import attacked, squared_gradient_norms
 from gdws.calibration.statistics import LayerStatistics, Statistics
 from gdws.calibration.trials import Trials, build_trials, measure_corrections
 from gdws.core.checks import Batches, check_weights, checked_logits, unpack
-from gdws.core.execution import evaluating, full_precision, placement
+from gdws.core.execution import LARGEST_TEMPORARY, evaluating, full_precision, placement
 from gdws.core.files import ensure_folder
 from gdws.core.progress import track
 from gdws.core.sites import Site, find_convolutions, patches
 from gdws.errors import GdwsError
 from gdws.structures import select_structures
 from gdws.structures.base import Curve, Structure
-
-CHUNK = 2**22
-"""Elements of the largest temporary."""
 
 DEFAULT = Calibrated()
 
@@ -87,7 +84,7 @@ def collect_statistics(
     """Statistics of these convolutions, and their curves for the method's structures."""
     structures, attack = select_structures(method.structures), method.attack
     if not sites:
-        return Statistics(images, images, {}, {}, method, seed)
+        return Statistics(images=images, attacked=images, layers={}, curves={}, method=method, seed=seed)
     key = statistics_key(model, images, labels, [site.name for site in sites], structures, attack, seed)
     file = None if cache is None else cache / f"statistics-{key}.safetensors"
     device, _ = placement(model)
@@ -100,7 +97,7 @@ def collect_statistics(
     with full_precision(), evaluating(model):
         layers, adversarial = _collect(model, images, labels, sites, attack, seed)
         curves = _curves(model, adversarial, sites, structures, layers, seed)
-    statistics = Statistics(images, adversarial, layers, curves, method, seed)
+    statistics = Statistics(images=images, attacked=adversarial, layers=layers, curves=curves, method=method, seed=seed)
     if file is not None:
         write_statistics(file, statistics)
     return statistics
@@ -200,7 +197,7 @@ def _moments(conv: nn.Conv2d, uses: list[Use]) -> tuple[Tensor, Tensor]:
         if use.gradient is None:
             continue
         pixels = use.gradient[0, 0].numel()
-        rows = max(1, CHUNK // (conv.groups * inputs * pixels))
+        rows = max(1, LARGEST_TEMPORARY // (conv.groups * inputs * pixels))
         for x, g in zip(use.input.split(rows), use.gradient.split(rows), strict=True):
             x = patches(conv, x).float().permute(1, 2, 0, 3).flatten(2)
             g = g.float().view(len(g), conv.groups, outputs, pixels).permute(1, 2, 0, 3).flatten(2)

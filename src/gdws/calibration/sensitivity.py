@@ -8,12 +8,12 @@ from torch import Tensor, nn
 from gdws.attacks import PGD
 from gdws.calibration.hooks import Use, backward, each_class, random_signs, recording
 from gdws.core.checks import Batches, checked_logits, unpack
-from gdws.core.execution import evaluating, placement
+from gdws.core.execution import LARGEST_TEMPORARY, evaluating, placement
 from gdws.core.progress import track
 from gdws.core.sites import patches
 from gdws.errors import GdwsError
 
-CHUNK = {"cpu": 2**18, "cuda": 2**26}
+TEMPORARY = {"cpu": 2**18, "cuda": 2**26}
 """Elements of the largest temporary: what a core's cache holds, or enough to keep a GPU busy."""
 
 
@@ -86,7 +86,7 @@ def squared_gradient_norms(conv: nn.Conv2d, uses: list[Use]) -> Tensor:
     by_gram = pixels < outputs
     largest = conv.in_channels * (max(pixels * pixels, taps * pixels) if by_gram else taps * max(outputs, pixels))
     total = torch.zeros(conv.in_channels, dtype=torch.float64, device=conv.weight.device)
-    for part in torch.arange(samples).split(max(1, CHUNK.get(conv.weight.device.type, 2**22) // largest)):
+    for part in torch.arange(samples).split(max(1, TEMPORARY.get(conv.weight.device.type, LARGEST_TEMPORARY) // largest)):
         rows = slice(int(part[0]), int(part[-1]) + 1)
         x = _joined([patches(conv, inputs[rows]) for inputs, _ in pairs])
         g = _joined([gradient[rows].flatten(2) for _, gradient in pairs])

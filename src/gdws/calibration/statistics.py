@@ -41,7 +41,7 @@ class LayerStatistics:
         ]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Statistics:
     """What `gdws.calibrate` collects.
 

@@ -1,8 +1,8 @@
 """How large a layer's loss really is: the metric's estimate, corrected by a measurement.
 
-gdws.structures.metric adds up pixels as if their errors were independent, and takes patches and gradients for independent of each
-other. Both make it too small, by a factor between 2 and 60 that differs from layer to layer and from structure to structure.
-So a few sizes of every structure are tried. With dy the error of a trial layer's output and g the gradient there,
+gdws.structures.metric adds up pixels as if their errors were independent, and takes patches and gradients for independent of
+each other. Both make it too small, by a factor between 2 and 60 that differs from layer to layer and from structure to
+structure. So a few sizes of every structure are tried. With dy the error of a trial layer's output and g the gradient there,
 
     loss = 1/2 E (sum over pixels of g . dy)^2
 

@@ -33,14 +33,9 @@ from gdws.cli.progress_bar import Bar
 from gdws.core.files import write_atomically
 from gdws.core.progress import shown, track
 from gdws.deploy import benchmark, engines
-from gdws.deploy.autotune import autotune, torch_compile
-from gdws.deploy.cuda_graph import TYPES, graph_model
 from gdws.deploy.onnx import to_onnx, verify
 from gdws.deploy.quantize import quantize
 from gdws.errors import GdwsError
-
-ON_GPU = {"cuda": graph_model, "autotuned": autotune}
-"""Engines that make a model ready for its GPU."""
 
 
 def export_command(
@@ -58,8 +53,9 @@ def export_command(
     json_file: Json = None,
 ) -> None:
     """Write a model as a file that engines run, after checking that it decides as the model does."""
-    if to != "onnx" or precision not in engines.PRECISIONS:
-        raise GdwsError(f"--to is {to!r}, --precision {precision!r}: expected onnx, and {' or '.join(engines.PRECISIONS)}")
+    precisions = engines.ENGINES["onnxruntime"].precisions
+    if to != "onnx" or precision not in precisions:
+        raise GdwsError(f"--to is {to!r}, --precision {precision!r}: expected onnx, and {' or '.join(precisions)}")
     if out.exists() and not force:
         raise GdwsError(f"{out} exists: choose another file, or overwrite it with --force")
     network = models.resolve(model, weights)
@@ -95,8 +91,8 @@ def bench_command(
     engine: Annotated[
         str,
         typer.Option(
-            help="eager, compile (torch.compile), cuda (CUDA graphs), autotuned (both, minutes), torch, onnxruntime, openvino, "
-            "or best: each one's fastest"
+            help="eager, compile (torch.compile), torch (packed weights), onnxruntime, openvino, cuda (CUDA graphs), autotuned "
+            "(both, minutes), or auto: each one's fastest"
         ),
     ] = "eager",
     channels_last: Annotated[bool, typer.Option("--channels-last", help="for eager and compile: NHWC in memory")] = False,
@@ -121,16 +117,16 @@ def bench_command(
     example = torch.rand(batch, 3, size, size, generator=torch.Generator().manual_seed(seed))
     if channels_last:
         example = example.to(memory_format=torch.channels_last)
-    runs: dict[str, torch.nn.Module | engines.Compiled] = {}
-    if engine in ON_GPU and usable_device(device).type != "cuda":
-        raise GdwsError(f"--engine {engine} with --device {device}: expected --device cuda")
+    runs: dict[str, engines.Compiled] = {}
+    if engine not in (*engines.ENGINES, "auto"):
+        raise GdwsError(f"--engine is {engine!r}: expected auto, {', '.join(engines.ENGINES)}")
     with shown(Bar(errors)):
         for index, name in enumerate([model, *(others or [])]):
             file = name.endswith(".onnx")
             network = Path(name) if file else models.resolve(name, weights if index == 0 else None).to(usable_device(device))
             runs[name] = _in_engine(network, engine, channels_last, precision, example)
         timings = benchmark.bench(runs, example, warmup, repeats)
-    ran_in = {name: run.name if isinstance(run, engines.Compiled) else f"{engine} {precision}" for name, run in runs.items()}
+    ran_in = {name: run.name for name, run in runs.items()}
     title = f"batch {batch}, {torch.get_num_threads()} threads, {device}, median of {repeats}"
     console.print(tables.timings(timings, ran_in, title))
     rows = [{"model": name, "engine": ran_in[name], **asdict(timing), "fps": timing.fps} for name, timing in timings.items()]
@@ -143,25 +139,11 @@ def bench_command(
 
 def _in_engine(
     network: torch.nn.Module | Path, engine: str, channels_last: bool, precision: str, example: torch.Tensor
-) -> torch.nn.Module | engines.Compiled:
-    if engine in ("eager", "compile"):
-        if not isinstance(network, torch.nn.Module):
-            raise GdwsError(f"{network} is a file, --engine is {engine}: expected onnxruntime, openvino or best")
-        if precision != "float32":
-            raise GdwsError(f"--engine {engine} with --precision {precision}: expected float32, or another engine")
-        if channels_last:
-            network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        return torch_compile(network) if engine == "compile" else network
-    if engine in ON_GPU and isinstance(network, torch.nn.Module):
-        if precision not in TYPES or channels_last:
-            raise GdwsError(
-                f"--engine {engine} with --precision {precision}: expected {' or '.join(TYPES)}, in a layout of its own"
-            )
-        return ON_GPU[engine](network, example, precision)
-    if channels_last:
+) -> engines.Compiled:
+    if channels_last and (engine == "auto" or engines.ENGINES[engine].has_layout):
         raise GdwsError(f"--channels-last with --engine {engine}, which has layouts of its own: expected eager or compile")
+    if channels_last and isinstance(network, torch.nn.Module):
+        network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     # The values that int8 is calibrated on do not change its time.
     noise = torch.rand(8, *example.shape[1:], generator=torch.Generator().manual_seed(0))
-    return engines.compile(
-        network, "auto" if engine == "best" else engine, example=example, precision=precision, calibration=noise
-    )
+    return engines.compile(network, engine, example=example, precision=precision, calibration=noise)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -32,7 +31,6 @@ from gdws.cli.options import (
 )
 from gdws.cli.progress_bar import Bar
 from gdws.core.distributed import join_processes, local_device
-from gdws.core.hashing import image_hashes
 from gdws.core.progress import shown
 from gdws.deploy.quantize import is_quantized
 from gdws.errors import GdwsError
@@ -40,7 +38,6 @@ from gdws.evaluation.compare import compare
 from gdws.evaluation.deployed import Deployed, deployed_file, deployed_half
 from gdws.evaluation.red_flags import red_flags
 from gdws.evaluation.straight_through import StraightThrough
-from gdws.planning.plan import plan_of
 
 
 def evaluate_command(
@@ -93,7 +90,6 @@ def evaluate_command(
             networks[name] = models.resolve(name, None if networks else weights).to(place)
             if half:
                 forms[f"{name} in half"] = deployed_half(networks[name], name)
-        _refuse_overlap(networks, test)
         with shown(Bar(errors)) if processes.first() else nullcontext():
             found = compare(
                 networks,
@@ -131,16 +127,3 @@ def _attacks(names: list[str] | None, steps: int | None, eps: str | None) -> lis
         raise GdwsError(f"--attack {names[0]} together with --steps or --eps: expected a preset, or PGD's own settings")
     radius, steps = fraction(eps or "8/255"), 20 if steps is None else steps
     return [replace(preset("pgd-20")[0], eps=radius, step=radius / 4, steps=steps)] if radius and steps else []
-
-
-def _refuse_overlap(networks: Mapping[str, torch.nn.Module], test: data.Dataset) -> None:
-    plans = {name: plan_of(network) for name, network in networks.items()}
-    seen = {name: set(made.images) for name, made in plans.items() if made is not None and made.images}
-    if not seen:  # images that are files are decoded once more for this
-        return
-    judged = {digest for images, _ in test for digest in image_hashes(images)}
-    for name, images in seen.items():
-        if shared := images & judged:
-            raise GdwsError(
-                f"{name} was calibrated on {len(shared)} of these images: expected an evaluation on images that it has not seen"
-            )

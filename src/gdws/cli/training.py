@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,7 +10,6 @@ import torch
 import typer
 
 from gdws import data, models
-from gdws.attacks import PGD
 from gdws.cli import tables
 from gdws.cli.options import (
     Data,
@@ -34,7 +32,7 @@ from gdws.core.distributed import join_processes, local_device
 from gdws.core.progress import shown
 from gdws.data.download import OFFICIAL, fetch
 from gdws.errors import GdwsError
-from gdws.training import RECIPES, Recipe, Trained, recipe, train, tune
+from gdws.training import RECIPES, Recipe, Trained, recipe_for, train, tune
 from gdws.training.recipes import OBJECTIVES, PRECISIONS
 
 Out = Annotated[Path, typer.Option(help="folder for the weights, the log and the checkpoint")]
@@ -75,16 +73,16 @@ def train_command(
     check_json(json_file)
     if (Path(model) / "gdws.json").is_file():
         raise GdwsError(f"{model} is a compressed network: expected gdws tune, which keeps it so")
-    given = {"epochs": epochs, "batch": batch, "rate": rate, "eps": eps, "steps": steps, "flip": flip, "precision": precision}
-    given["seed"] = seed
+    radius = None if eps is None else fraction(eps)
+    given: dict[str, Any] = {"epochs": epochs, "batch": batch, "rate": rate, "eps": radius, "steps": steps, "flip": flip}
+    given |= {"precision": precision, "seed": seed}
     with join_processes() as processes, nullcontext() if not processes.first() else shown(Bar(errors)):
         place = local_device(usable_device(device))
         split = data.load(data_name, "train").take(images)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)  # of the first weights
             network = models.resolve(model, weights, int(split.labels.max()) + 1).to(place)
-        name = recipe_name or ("fast-svhn" if data_name.startswith("svhn:") else "fast")
-        plan = _changed(recipe(name), data_name, place, given | {"loss": loss})
+        plan = recipe_for(data_name, place.type, recipe_name, **given, loss=loss)
         trained = train(network, split, plan, out, resume=resume, processes=processes)
         if processes.first():
             _report(trained, plan, out / "model.safetensors", json_file)
@@ -116,13 +114,14 @@ def tune_command(
         raise GdwsError(f"--teacher-weights {teacher_weights} without --teacher: expected the network that they belong to")
     if teacher is not None and teacher_weights is None and teacher.startswith(("zoo:", "torchvision:", "timm:")):
         raise GdwsError(f"--teacher {teacher} has random weights: expected its own with --teacher-weights")
-    given = {"epochs": epochs, "batch": batch, "rate": rate, "eps": eps, "steps": steps, "flip": flip, "precision": precision}
-    given["seed"] = seed
+    radius = None if eps is None else fraction(eps)
+    given: dict[str, Any] = {"epochs": epochs, "batch": batch, "rate": rate, "eps": radius, "steps": steps, "flip": flip}
+    given |= {"precision": precision, "seed": seed}
     with join_processes() as processes, nullcontext() if not processes.first() else shown(Bar(errors)):
         place = local_device(usable_device(device))
         network = models.resolve(str(folder)).to(place)
         original = None if teacher is None else models.resolve(teacher, teacher_weights).to(place)
-        plan = _changed(recipe(recipe_name), data_name, place, given)
+        plan = recipe_for(data_name, place.type, recipe_name, **given)
         split = data.load(data_name, "train").take(images)
         trained = tune(network, split, plan, out, teacher=original, resume=resume, processes=processes)
         if processes.first():
@@ -139,27 +138,6 @@ def download(
     with shown(Bar(errors)):
         fetch(name, folder)
     console.print(f"ready to use: --data {name}:{folder}", markup=False, highlight=False, soft_wrap=True)
-
-
-def _changed(plan: Recipe, data_name: str, place: torch.device, given: dict[str, Any]) -> Recipe:
-    """The recipe with what the command line says otherwise; an option that was not given is None."""
-    eps, steps = given.pop("eps"), given.pop("steps")
-    chosen = {name: value for name, value in given.items() if value is not None}
-    attack = plan.attack
-    if eps is not None:
-        if not isinstance(attack, PGD):
-            raise GdwsError(f"--eps {eps} with {attack}: expected it with a recipe whose attack has one radius")
-        radius = fraction(eps)
-        attack = replace(attack, eps=radius, step=radius / 4) if radius else replace(attack, eps=0.0, steps=0)
-    if steps is not None:
-        attack = replace(attack, steps=steps)
-    if "epochs" in chosen:
-        chosen["warmup"] = plan.warmup * chosen["epochs"] // plan.epochs
-    if place.type == "cuda":
-        chosen.setdefault("precision", "bfloat16")
-    if data_name.startswith("svhn:"):
-        chosen.setdefault("flip", False)  # a mirrored digit is none
-    return replace(plan, attack=attack, **chosen)
 
 
 def _report(trained: Trained, plan: Recipe, where: Path, json_file: Path | None) -> None:

@@ -67,9 +67,7 @@ def _statistics_for(model: nn.Module, plan: Plan, calibration: Batches | Statist
     if isinstance(calibration, Statistics):
         for layer in plan.layers:
             if layer.structure != "dense" and layer.structure not in calibration.curves.get(layer.name, {}):
-                raise GdwsError(
-                    f"the statistics have no {layer.structure} curve of {layer.name!r}: expected those that the plan was made of"
-                )
+                raise GdwsError(f"the statistics have no {layer.structure} curve of {layer.name!r}: expected those of the plan")
         return calibration
     images, labels = gather_images(calibration)
     if plan.budget.is_searched:

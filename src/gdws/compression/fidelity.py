@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+
 import torch
 from torch import Tensor, nn
 
 from gdws.attacks.pgd import PGD
 from gdws.calibration.sensitivity import attacked
+from gdws.core.checks import Batches, unpack
 from gdws.core.execution import evaluating, full_precision, placement
+from gdws.core.hashing import image_hashes
 from gdws.errors import GdwsError
+from gdws.planning.plan import plan_of
 
 HELD_BACK = 0.2
 """Share of the calibration images that a budget of agreement holds back."""
@@ -24,8 +29,34 @@ def hold_back(images: Tensor, labels: Tensor | None) -> tuple[tuple[Tensor, Tens
     return first, second
 
 
+def refuse_calibration_images(networks: Mapping[str, nn.Module], batches: Batches) -> None:
+    """Refuse images that a network was calibrated on: its accuracy there says nothing of others.
+
+    Batches that can be gone through only once are not looked at.
+    """
+    plans = {name: plan_of(network) for name, network in networks.items()}
+    seen = {name: set(plan.images) for name, plan in plans.items() if plan is not None and plan.images}
+    if not seen or isinstance(batches, Iterator):  # images that are files are decoded once more for this
+        return
+    judged = {digest for batch in batches for digest in image_hashes(unpack(batch)[0].cpu())}
+    for name, images in seen.items():
+        if shared := images & judged:
+            raise GdwsError(
+                f"{name} was calibrated on {len(shared)} of these images: expected an evaluation on images that it has not seen"
+            )
+
+
 def agreement(model: nn.Module, other: nn.Module, images: Tensor) -> float:
-    """Per cent of the images that both models decide alike."""
+    """Per cent of the images (N, C, H, W) that both models decide alike.
+
+    Images that one of them was calibrated on are refused: there it says nothing of others.
+
+    >>> import gdws, torch
+    >>> model = gdws.models.embedded()
+    >>> gdws.agreement(model, model, torch.rand(4, 3, 32, 32))
+    100.0
+    """
+    refuse_calibration_images({"the first model": model, "the second model": other}, [images])
     device, dtype = placement(model)
     same = 0
     with evaluating(model), evaluating(other), full_precision(), torch.no_grad():

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from gdws.core.execution import full_precision, placement
+from gdws.core.execution import LARGEST_TEMPORARY, full_precision, placement
 from gdws.core.progress import note, track
 from gdws.core.sites import replace_modules
 from gdws.structures.layers import FactoredConv2d
@@ -29,9 +29,6 @@ from gdws.structures.layers import FactoredConv2d
 ATTACK_WEIGHT = 16.0
 RIDGE = 1e-3
 """Of the diagonal of the normal equations."""
-
-CHUNK = 2**22
-"""Elements of the largest temporary."""
 
 MOST_PIXELS = 2**15
 """Output pixels that a layer is fitted to, clean and attacked each: far more than it has weights for each output."""
@@ -99,7 +96,7 @@ def refit_mix(layer: FactoredConv2d, x: Tensor, y: Tensor) -> None:
     gram = torch.zeros(layer.groups, features, features, dtype=torch.float64, device=x.device)
     cross = torch.zeros(layer.groups, outputs, features, dtype=torch.float64, device=x.device)
     pixels = y[0, 0].numel()
-    rows = max(1, CHUNK // (pixels * max(layer.groups * features, layer.out_channels) * 2))
+    rows = max(1, LARGEST_TEMPORARY // (pixels * max(layer.groups * features, layer.out_channels) * 2))
 
     def columns(values: Tensor) -> Tensor:
         """(B, groups * n, H, W) -> (groups, n, B H W)"""

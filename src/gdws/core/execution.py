@@ -11,6 +11,9 @@ from torch import nn
 
 from gdws.errors import GdwsError
 
+LARGEST_TEMPORARY = 2**22
+"""Elements of the largest temporary tensor that a pass over many pixels makes at once."""
+
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:

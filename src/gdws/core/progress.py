@@ -6,7 +6,7 @@ display with `shown`; no function needs a progress argument.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sized
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Protocol, TypeVar
@@ -32,7 +32,7 @@ def track(items: Iterable[T], label: str, total: int | None = None) -> Iterator[
     if display is None:
         yield from items
         return
-    display.start(label, total if total is not None else getattr(items, "__len__", lambda: None)())
+    display.start(label, total if total is not None else count_batches(items))
     _note.set("")
     try:
         for item in items:
@@ -40,6 +40,14 @@ def track(items: Iterable[T], label: str, total: int | None = None) -> Iterator[
             display.advance(_note.get())
     finally:
         display.stop()
+
+
+def count_batches(items: Iterable[object]) -> int | None:
+    """Of what iterating gives: of a data set the batches, though its length is that of its images."""
+    batches = getattr(items, "number_of_batches", None)
+    if isinstance(batches, int):
+        return batches
+    return len(items) if isinstance(items, Sized) else None
 
 
 def note(text: str) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from random import Random
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor
 
+from gdws.core.checks import unpack
 from gdws.errors import GdwsError
 
 
@@ -44,8 +45,21 @@ class Dataset:
         """All images, uint8 (N, 3, H, W); stored ones are read now, so ask a large data set for a part of it first."""
         return self._source if isinstance(self._source, Tensor) else self._source.read()
 
+    @classmethod
+    def from_batches(cls, name: str, batches: Iterable[Any], batch_size: int = 100) -> Dataset:
+        """All images and labels of a DataLoader, or of any batches of (float images in [0, 1], labels), as bytes in memory."""
+        pairs = [unpack(batch) for batch in batches]
+        if not pairs or any(labels is None for _, labels in pairs):
+            raise GdwsError(f"{name} has batches without labels, or none at all: expected (images, labels)")
+        images = torch.cat([(images.detach().cpu() * 255).round().to(torch.uint8) for images, _ in pairs])
+        return cls(name, images, torch.cat([labels.cpu().long() for _, labels in pairs if labels is not None]), batch_size)
+
     def __len__(self) -> int:
-        """Number of batches, as a DataLoader counts."""
+        """Number of images."""
+        return len(self.labels)
+
+    @property
+    def number_of_batches(self) -> int:
         return -(-len(self.labels) // self.batch_size)
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
@@ -74,20 +88,20 @@ class Dataset:
             raise GdwsError(
                 f"{count} of the {len(self.labels)} images of {self.name} were to be held apart: expected at least 1, not all"
             )
-        order = mixed(self.labels.tolist(), seed)
+        order = balanced_order(self.labels.tolist(), seed)
         held, rest = torch.tensor(sorted(order[:count])), torch.tensor(sorted(order[count:]))
         return self.select(rest), self.select(held)
 
 
-def mixed(labels: Sequence[int], seed: int = 0) -> list[int]:
+def balanced_order(labels: Sequence[int], seed: int = 0) -> list[int]:
     """Indices of all labels in random rounds, each with one of every class that is not used up: any start is balanced.
 
     From Random.random alone, which Python promises never to change: numpy and torch may shuffle otherwise tomorrow.
     """
     random = Random(seed)
     shuffled = sorted(range(len(labels)), key=lambda _: random.random())
-    drawn, search_plans = Counter[int](), dict[int, int]()
+    drawn, rounds = Counter[int](), dict[int, int]()
     for index in shuffled:
-        search_plans[index] = drawn[labels[index]]
+        rounds[index] = drawn[labels[index]]
         drawn[labels[index]] += 1
-    return sorted(shuffled, key=search_plans.__getitem__)
+    return sorted(shuffled, key=rounds.__getitem__)

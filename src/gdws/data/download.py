@@ -15,7 +15,7 @@ from gdws.core.progress import track
 from gdws.data import cifar
 from gdws.errors import GdwsError
 
-CHUNK = 2**20
+BYTES_AT_ONCE = 2**20
 """Bytes read at a time: 1 MiB, as the progress bar counts."""
 
 TIMEOUT = 30.0
@@ -92,7 +92,7 @@ def _receive(remote: Remote, part: Path) -> None:
         continued = there > 0 and (response.headers["Content-Range"] or "").startswith(f"bytes {there}-")
         if response.status != 200 and not continued:
             raise GdwsError(f"{remote.address} answered {response.status}: expected the file, or its rest from byte {there}")
-        total = None if response.length is None else -(-response.length // CHUNK)
+        total = None if response.length is None else -(-response.length // BYTES_AT_ONCE)
         with part.open("ab" if continued else "wb") as file:
             for chunk in track(_chunks(response, remote.address), f"{remote.name}, MiB", total):
                 file.write(chunk)
@@ -102,7 +102,7 @@ def _chunks(response: HTTPResponse, address: str) -> Iterator[bytes]:
     """The content, to its announced end: a connection that is closed early looks like the end of the file otherwise."""
     length, received, reason = response.length, 0, ""
     try:
-        while chunk := response.read(CHUNK):
+        while chunk := response.read(BYTES_AT_ONCE):
             received += len(chunk)
             yield chunk
         if length is None or received == length:

@@ -17,7 +17,7 @@ from PIL import Image
 from torch import Tensor
 
 from gdws.core.progress import track
-from gdws.data.dataset import mixed
+from gdws.data.dataset import balanced_order
 from gdws.errors import GdwsError
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
@@ -71,7 +71,7 @@ def read(folder: Path, split: str) -> tuple[Files, Tensor]:
         labels += [label] * len(found)
     if not paths:
         raise GdwsError(f"{root} holds no images: expected {root}/CLASS/NAME with NAME ending in {', '.join(SUFFIXES)}")
-    order = mixed(labels)
+    order = balanced_order(labels)
     ordered = tuple(paths[index] for index in order)
     return Files(ordered, not _alike_and_small(ordered)), torch.tensor([labels[index] for index in order])
 

@@ -1,10 +1,9 @@
-"""A model through torch.compile with kernels that were tried out, as a CUDA graph: minutes to make, for large float16 batches.
+"""A model through torch.compile with autotuned kernels, as a CUDA graph: minutes to build, for large float16 batches.
 
-torch.compile joins what stands between convolutions, and with max_autotune it times kernels of its own beside the libraries',
-here as they will run (gdws.deploy.inductor). It is given a graph of which it makes most: BatchNorm folded (gdws.deploy.fx.graph), the channels
-of the first convolution filled up to a block (gdws.deploy.fx.pad_channels), narrow ones as strips of columns (gdws.deploy.fx.widen_columns), what follows pairs
-of convolutions written so that their own kernels can do it (gdws.deploy.fx.fuse_epilogues), and all others in cuDNN's kernels, which have a ReLU
-in them.
+torch.compile fuses what stands between convolutions, and with max_autotune it times kernels of its own beside the libraries'.
+It gets a graph of which it makes most (gdws.deploy.fx): BatchNorm folded, the first convolution's channels padded to a
+tensor-core tile, several columns computed per 1 x k kernel, and what follows a factorized pair written so that it is fused into
+the pair's own kernels. All other convolutions are left to cuDNN, whose kernels have a ReLU in them.
 """
 
 from __future__ import annotations
@@ -23,27 +22,15 @@ from gdws.core.execution import at_least_float32, evaluating, full_precision, pl
 from gdws.core.progress import track
 from gdws.deploy.cuda_graph import TYPES, GraphedModel, check_graphed
 from gdws.deploy.fx.fold_batchnorm import fold_into_next, fold_into_previous, split_into_scale_and_shift
-from gdws.deploy.fx.fuse_epilogues import ORDERS, fuse_epilogues
+from gdws.deploy.fx.fuse_epilogues import fuse_epilogues
 from gdws.deploy.fx.graph import convolution_arguments, functional_graph, only_reader
-from gdws.deploy.fx.pad_channels import pad_channels, to_block
+from gdws.deploy.fx.pad_channels import pad_channels, to_tile
 from gdws.deploy.fx.widen_columns import widen_columns
-from gdws.deploy.inductor import back_to_back_timing
+from gdws.deploy.inductor import MAX_AUTOTUNE, available, back_to_back_timing
 from gdws.deploy.onnx import trace_model
 from gdws.errors import GdwsError, first_line
 
 aten = torch.ops.aten
-OPTIONS = {"coordinate_descent_tuning": True}
-"""Of torch.compile: the kernels between convolutions are tuned."""
-TRIED: dict[str, Any] = {
-    **OPTIONS,
-    **ORDERS,
-    "max_autotune": True,
-    "autotune_num_choices_displayed": 0,
-    "autotune_in_subproc": False,
-    "benchmark_epilogue_fusion": True,
-    "max_epilogue_benchmarked_choices": 8,
-}
-"""For a prepared network: kernels for convolutions are tried out, and the best of them again with what follows."""
 BATCHES = 8
 """Sizes of batches that torch.compile takes for one network."""
 SCHEMA = "(Tensor x, Tensor weight, Tensor? bias, int[] stride, int[] padding, int[] dilation, int groups, bool relu) -> Tensor"
@@ -65,7 +52,7 @@ def autotune(model: nn.Module, example: Tensor, precision: str = "float16") -> G
     if device.type != "cuda":
         raise GdwsError(f"the model is on {device}: expected a CUDA device, whose kernels torch.compile tries out")
     made = prepare_graph(model, images, device, TYPES[precision])
-    run = GraphedModel(FixedSize(torch_compile(made, TRIED), images.shape[1:]), torch.channels_last)
+    run = GraphedModel(FixedSize(torch_compile(made, available(MAX_AUTOTUNE)), images.shape[1:]), torch.channels_last)
     try:
         for _ in track(range(3), "torch.compile tries kernels (minutes)"):  # the third call is recorded
             logits = run(images.to(device, TYPES[precision]))
@@ -123,7 +110,7 @@ def torch_compile(model: nn.Module, options: Mapping[str, Any] | None = None) ->
 def prepare_graph(
     model: nn.Module, example: Tensor, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32
 ) -> GraphModule:
-    """A copy in eval mode, as torch.compile with ORDERS makes most of it, on a device and in a type.
+    """A copy in eval mode, as torch.compile with MAX_AUTOTUNE makes most of it, on a device and in a type.
 
     It computes the same, for images of example's size. What the model makes in float32 is made in this type, on this device.
     """
@@ -133,11 +120,11 @@ def prepare_graph(
     split_into_scale_and_shift(network)
     pad_channels(network)
     convs = network.graph.find_nodes(op="call_function", target=aten.conv2d.default)
-    tried = [conv for conv in convs if _is_torch_compiles(conv)]
+    compiled = [conv for conv in convs if _is_left_to_torch_compile(conv)]
     for conv in convs:
-        if conv not in tried:
+        if conv not in compiled:
             _give_to_cudnn(network, conv)
-    fuse_epilogues(network, tried)
+    fuse_epilogues(network, compiled)
     widen_columns(network)
     for node in network.graph.nodes:
         _move(node, device, dtype)
@@ -181,15 +168,15 @@ def _(*arguments: Any) -> Tensor:
     return F.conv2d(*convolution)
 
 
-def _is_torch_compiles(conv: Node) -> bool:
-    """Whether torch.compile is to choose the kernel: of products, of both convolutions of pairs, and of what was filled.
+def _is_left_to_torch_compile(conv: Node) -> bool:
+    """Whether torch.compile is to choose the kernel: of products, of both convolutions of pairs, and of what was padded.
 
     Of all others cuDNN has better ones.
     """
     source, weight = conv.all_input_nodes[:2]
     is_first = all(user.target is aten.conv2d.default for user in conv.users)
     is_second = source.target is aten.conv2d.default
-    return is_first or is_second or source.target is to_block or weight.meta["val"].shape[2:].numel() == 1
+    return is_first or is_second or source.target is to_tile or weight.meta["val"].shape[2:].numel() == 1
 
 
 def _give_to_cudnn(network: GraphModule, conv: Node) -> None:

@@ -1,4 +1,4 @@
-"""A model made ready to run fast on its GPU with library kernels: rounded if asked, as a CUDA graph, in the faster layout.
+"""A model made ready to run fast on its GPU with library kernels: cast if asked, as a CUDA graph, in the faster layout.
 
 All of it also runs on a CPU, where nothing is recorded.
 """
@@ -27,8 +27,8 @@ CALLS = 10
 class GraphedModel(nn.Module):
     """The model, taken over, in a layout: images (B, C, H, W) on its device and in its type to logits (B, classes).
 
-    From the third batch of a size on it is a single launch (gdws.core.cuda_graphs). float32 is true float32, and cuDNN tries its kernels
-    before it chooses.
+    From the third batch of a size on it is a single launch (gdws.core.cuda_graphs). float32 is true float32, and cuDNN
+    benchmarks its kernels before it chooses.
     """
 
     def __init__(self, model: nn.Module, layout: torch.memory_format = torch.contiguous_format) -> None:

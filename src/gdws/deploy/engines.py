@@ -1,4 +1,7 @@
-"""A model made ready to run fast on this CPU: in ONNX Runtime, OpenVINO, or PyTorch with packed weights."""
+"""Every way to run a network fast, in one registry: what `compile`, `Target`, `bench` and the command line know of engines.
+
+A new engine is a new entry of ENGINES: its name, device, precisions and packages, and a function that builds it.
+"""
 
 from __future__ import annotations
 
@@ -6,44 +9,113 @@ import importlib.util
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.export import ExportedProgram
 
 from gdws.core.checks import unpack
+from gdws.core.execution import placement
+from gdws.deploy.autotune import autotune, torch_compile
 from gdws.deploy.benchmark import bench
+from gdws.deploy.cuda_graph import graph_model
 from gdws.deploy.fx.pack_weights import PackedModel
 from gdws.deploy.onnx import to_onnx, trace_model
 from gdws.deploy.quantize import is_quantized, quantize, quantize_openvino
 from gdws.deploy.runtimes import OnnxRuntime, OpenVino
 from gdws.errors import GdwsError
 
-PRECISIONS = ("float32", "int8")
-PACKAGES = {
-    "onnxruntime": ("onnx", "onnxscript", "onnxruntime"),
-    "openvino": ("onnx", "onnxscript", "openvino"),
-    "torch": (),
-}
-"""What each engine needs besides PyTorch; openvino needs nncf too, for int8."""
+Run = Callable[[Tensor], Tensor]
+"""Images (B, C, H, W) to logits (B, classes)."""
+
+
+class Source:
+    """A network, or an ONNX file of one, in the forms that engines read. Each form is made once, when it is asked for."""
+
+    def __init__(self, network: nn.Module | Path, example: Tensor, folder: Path) -> None:
+        self.network, self.example, self.folder = network, example, folder
+
+    @property
+    def module(self) -> nn.Module:
+        if not isinstance(self.network, nn.Module):
+            raise GdwsError(f"{self.network} is a file: expected an nn.Module for this engine")
+        return self.network
+
+    @cached_property
+    def program(self) -> ExportedProgram:
+        return trace_model(self.module, self.example)
+
+    @cached_property
+    def file(self) -> Path:
+        if not isinstance(self.network, nn.Module):
+            return self.network
+        path = self.folder / "model.onnx"
+        to_onnx(self.program, path, self.example)
+        return path
+
+
+@dataclass(frozen=True, kw_only=True)
+class Engine:
+    """A way to run a network.
+
+    device         where it runs: "cpu", "cuda", or "any" for wherever the model is.
+    precisions     what it runs a float32 model in; int8 needs calibration images.
+    build          makes a run from (source, precision, threads, calibration images or None).
+    packages       what it needs beside PyTorch, and int8_packages what it needs beside them for int8.
+    reads_files    whether it runs ONNX files.
+    is_candidate   whether "auto" considers it.
+    times_layers   whether single layers can be timed in it, so that plans can be made for it (gdws.Target).
+    has_layout     whether it chooses the order of images in memory itself.
+    """
+
+    name: str
+    device: str
+    precisions: tuple[str, ...]
+    build: Callable[[Source, str, int, Tensor | None], Run]
+    packages: tuple[str, ...] = ()
+    int8_packages: tuple[str, ...] = ()
+    reads_files: bool = False
+    is_candidate: bool = False
+    times_layers: bool = False
+    has_layout: bool = True
+
+    def is_installed(self, precision: str = "float32") -> bool:
+        wanted = self.packages + (self.int8_packages if precision == "int8" else ())
+        return all(map(importlib.util.find_spec, wanted))
+
+    def runs_on(self, device: str) -> bool:
+        """Whether it is for models on a device of this type: those for CPUs take a model from anywhere."""
+        return self.device in ("any", "cpu", device)
 
 
 @dataclass(frozen=True)
 class Compiled:
-    """A model in an engine: images (B, C, H, W) in [0, 1] to logits (B, classes), both float32 torch tensors on the CPU."""
+    """A model in an engine: images (B, C, H, W) in [0, 1] to float32 logits (B, classes), both on the CPU.
+
+    module: what runs on a GPU, or eagerly, for those who have their images there already; None for the engines of CPUs.
+    """
 
     engine: str
     precision: str
     threads: int
-    run: Callable[[Tensor], Tensor]
+    run: Run
 
     @property
     def name(self) -> str:
         return f"{self.engine} {self.precision}"
 
+    @property
+    def module(self) -> nn.Module | None:
+        return self.run if isinstance(self.run, nn.Module) else None
+
     def __call__(self, images: Tensor) -> Tensor:
-        return self.run(images)
+        if self.module is None:
+            return self.run(images)
+        with torch.no_grad():
+            return self.run(images.to(*placement(self.module))).float().cpu()
 
 
 def compile(
@@ -51,53 +123,91 @@ def compile(
     engine: str = "auto",
     *,
     example: Tensor,
-    threads: int | None = None,
     precision: str = "float32",
+    threads: int | None = None,
     calibration: Tensor | None = None,
 ) -> Compiled:
-    """Make a model, or an ONNX file, ready for an engine: "onnxruntime", "openvino", "torch" (models in float32 only), or
-    "auto", which builds all that are installed and keeps the fastest on `example`.
+    """Make a model, or an ONNX file, ready to run fast.
 
-    example (B, C, H, W): images of the size, and best of the batch, that will be run. threads: of the engine (default: as many
-    as PyTorch has). precision "int8" needs calibration images (N, C, H, W); a file that is quantised already stays as it is.
+    engine       a name of gdws.deploy.engines.ENGINES, or "auto", which builds those that are installed for the device that
+                 the model is on and keeps the fastest on `example`.
+    example      images (B, C, H, W) of the size, and best of the batch, that will be run.
+    precision    "float32"; "int8" on a CPU, which needs calibration images (N, C, H, W); "float16" on a GPU. A file that is
+                 quantized already stays as it is.
+    threads      of a CPU's engine; by default as many as PyTorch has.
+
+    >>> import gdws, torch
+    >>> run = gdws.compile(gdws.models.embedded(), "torch", example=torch.rand(1, 3, 32, 32), threads=1)
+    >>> run(torch.rand(5, 3, 32, 32)).shape
+    torch.Size([5, 10])
     """
-    if engine not in (*PACKAGES, "auto"):
-        raise GdwsError(f"engine is {engine!r}: expected auto, {', '.join(PACKAGES)}")
+    if engine not in (*ENGINES, "auto"):
+        raise GdwsError(f"engine is {engine!r}: expected auto, {', '.join(ENGINES)}")
     if precision not in PRECISIONS:
-        raise GdwsError(f"precision is {precision!r}: expected {' or '.join(PRECISIONS)}")
+        raise GdwsError(f"precision is {precision!r}: expected one of {', '.join(PRECISIONS)}")
     threads = torch.get_num_threads() if threads is None else threads
     if threads < 1:
         raise GdwsError(f"threads is {threads}: expected at least 1")
     unpack(example)
-    quantised = not isinstance(model, nn.Module) and is_quantized(Path(model))
-    precision = "int8" if quantised else precision
-    to_quantise = precision == "int8" and not quantised
-    if to_quantise and calibration is None:
+    network = model if isinstance(model, nn.Module) else Path(model)
+    is_int8_file = isinstance(network, Path) and is_quantized(network)
+    to_precision = "float32" if is_int8_file else precision
+    if to_precision == "int8" and calibration is None:
         raise GdwsError("precision is int8 without calibration images: expected a tensor (N, C, H, W) of them")
-    traceable = isinstance(model, nn.Module) and precision == "float32"
-    if engine == "torch" and not traceable:
-        raise GdwsError("the engine torch is for an nn.Module in float32: expected onnxruntime or openvino here")
-    engines = [engine] if engine != "auto" else installed_engines(precision if to_quantise else "float32", traceable)
-    built = {}
+    engines = [ENGINES[engine]] if engine != "auto" else _candidates(network, to_precision)
+    for each in engines:
+        _check_runs(each, network, to_precision)
+    precision = "int8" if is_int8_file else precision
+    images = calibration if to_precision == "int8" else None
     with tempfile.TemporaryDirectory() as folder:
-        program, file = None, Path(folder, "model.onnx") if isinstance(model, nn.Module) else Path(model)
-        if isinstance(model, nn.Module):
-            program = trace_model(model, example)
-            if engines != ["torch"]:
-                to_onnx(program, file, example)
-        for name in engines:
-            if name == "torch":
-                assert program is not None
-                run: Callable[[Tensor], Tensor] = PackedModel(program, threads)
-            else:
-                run = open_session(
-                    name, prepare_for_engine(name, file, calibration if to_quantise else None, Path(folder)), example, threads
-                )
-            built[name] = Compiled(name, precision, threads, run)
+        source = Source(network, example, Path(folder))
+        built = {
+            each.name: Compiled(each.name, precision, threads, each.build(source, to_precision, threads, images))
+            for each in engines
+        }
     if len(built) == 1:
-        return built[engines[0]]
+        return built[engines[0].name]
     timings = bench(built, example, warmup=5, repeats=30)
     return built[min(timings, key=lambda name: timings[name].quartile)]
+
+
+def installed_engines(device: str, precision: str, *, for_files: bool = False) -> list[Engine]:
+    """What "auto" chooses from on a type of device, in this precision, for models or for ONNX files."""
+    found = [
+        engine
+        for engine in ENGINES.values()
+        if engine.is_candidate
+        and engine.device == device
+        and precision in engine.precisions
+        and engine.is_installed(precision)
+        and (engine.reads_files or not for_files)
+    ]
+    if not found:
+        raise GdwsError(
+            f"no engine that runs this in {precision} on {device} is installed: expected one (pip install 'gdws[engines]')"
+        )
+    return found
+
+
+def _candidates(network: nn.Module | Path, precision: str) -> list[Engine]:
+    if isinstance(network, nn.Module):
+        return installed_engines(placement(network)[0].type, precision)
+    return installed_engines("cpu", precision, for_files=True)
+
+
+def _check_runs(engine: Engine, network: nn.Module | Path, precision: str) -> None:
+    is_file = not isinstance(network, nn.Module)
+    if is_file and not engine.reads_files:
+        readers = " or ".join(other.name for other in ENGINES.values() if other.reads_files)
+        raise GdwsError(f"{network} is a file and the engine {engine.name}: expected {readers}, or auto")
+    if precision not in engine.precisions:
+        others = ", ".join(other.name for other in ENGINES.values() if precision in other.precisions)
+        raise GdwsError(
+            f"the engine {engine.name} got the precision {precision}: expected {' or '.join(engine.precisions)}, "
+            f"or one of {others}"
+        )
+    if isinstance(network, nn.Module) and not engine.runs_on(placement(network)[0].type):
+        raise GdwsError(f"the engine {engine.name} got a model on {placement(network)[0]}: expected it on {engine.device}")
 
 
 def prepare_for_engine(engine: str, file: Path, calibration: Tensor | None, folder: Path) -> Any:
@@ -112,19 +222,90 @@ def prepare_for_engine(engine: str, file: Path, calibration: Tensor | None, fold
 
 
 def open_session(engine: str, model: Any, example: Tensor, threads: int, profiled: bool = False) -> OnnxRuntime | OpenVino:
-    """A session on what `prepared` gave."""
+    """A session on what `prepare_for_engine` gave."""
     if engine == "openvino":
         return OpenVino(model, example, threads, profiled)
     return OnnxRuntime(model, threads, profiled)
 
 
-def installed_engines(precision: str, traceable: bool) -> list[str]:
-    """The engines that can be built here, for a model that is still to be brought to this precision."""
-    names = []
-    for name, packages in PACKAGES.items():
-        wanted = (*packages, "nncf") if name == "openvino" and precision == "int8" else packages
-        if all(map(importlib.util.find_spec, wanted)) and (traceable or name != "torch"):
-            names.append(name)
-    if not names:
-        raise GdwsError("no engine that could run this is installed: expected one (pip install 'gdws[engines]')")
-    return names
+def _build_session(engine: str) -> Callable[[Source, str, int, Tensor | None], Run]:
+    def build(source: Source, precision: str, threads: int, calibration: Tensor | None) -> Run:
+        prepared = prepare_for_engine(engine, source.file, calibration, source.folder)
+        return open_session(engine, prepared, source.example, threads)
+
+    return build
+
+
+def _own_threads(source: Source, threads: int, build: Callable[[nn.Module], nn.Module]) -> nn.Module:
+    if threads != torch.get_num_threads():
+        raise GdwsError(
+            f"threads is {threads}, and PyTorch's own {torch.get_num_threads()}: expected them equal (torch.set_num_threads)"
+        )
+    return build(source.module.eval())
+
+
+ENGINES: dict[str, Engine] = {
+    engine.name: engine
+    for engine in (
+        Engine(
+            name="onnxruntime",
+            device="cpu",
+            precisions=("float32", "int8"),
+            build=_build_session("onnxruntime"),
+            packages=("onnx", "onnxscript", "onnxruntime"),
+            reads_files=True,
+            is_candidate=True,
+            times_layers=True,
+        ),
+        Engine(
+            name="openvino",
+            device="cpu",
+            precisions=("float32", "int8"),
+            build=_build_session("openvino"),
+            packages=("onnx", "onnxscript", "openvino"),
+            int8_packages=("nncf",),
+            reads_files=True,
+            is_candidate=True,
+            times_layers=True,
+        ),
+        Engine(
+            name="torch",
+            device="cpu",
+            precisions=("float32",),
+            build=lambda source, precision, threads, _: PackedModel(source.program, threads),
+            is_candidate=True,
+        ),
+        Engine(
+            name="eager",
+            device="any",
+            precisions=("float32",),
+            build=lambda source, precision, threads, _: _own_threads(source, threads, lambda model: model),
+            has_layout=False,
+        ),
+        Engine(
+            name="compile",
+            device="any",
+            precisions=("float32",),
+            build=lambda source, precision, threads, _: _own_threads(source, threads, torch_compile),
+            has_layout=False,
+        ),
+        Engine(
+            name="cuda",
+            device="cuda",
+            precisions=("float32", "float16"),
+            build=lambda source, precision, threads, _: graph_model(source.module, source.example, precision),
+            is_candidate=True,
+            times_layers=True,
+        ),
+        Engine(
+            name="autotuned",
+            device="cuda",
+            precisions=("float32", "float16"),
+            build=lambda source, precision, threads, _: autotune(source.module, source.example, precision),
+        ),
+    )
+}
+"""onnxruntime, openvino; torch: PyTorch with packed weights; eager; compile: torch.compile; cuda: PyTorch's kernels as a CUDA
+graph; autotuned: torch.compile with kernels tried out, as a CUDA graph, which takes minutes to build."""
+
+PRECISIONS = tuple(dict.fromkeys(precision for engine in ENGINES.values() for precision in engine.precisions))

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence, Sized
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -22,11 +22,12 @@ import torch
 from torch import Tensor, nn
 
 from gdws.attacks import Attack
+from gdws.compression.fidelity import refuse_calibration_images
 from gdws.core.checks import Batches, check_differentiable, checked_logits, unpack
 from gdws.core.distributed import SINGLE_PROCESS, ProcessGroup
 from gdws.core.execution import at_least_float32, evaluating, full_precision, placement
 from gdws.core.hashing import data_hash, weights_hash
-from gdws.core.progress import note, track
+from gdws.core.progress import count_batches, note, track
 from gdws.errors import GdwsError
 from gdws.evaluation.comparison import NATURAL, Comparison, Trial, percent
 from gdws.evaluation.deployed import Deployed
@@ -63,6 +64,7 @@ def compare(
     labels_of = {str(attack): attack for attack in attacks}
     if len(labels_of) < len(attacks):
         raise GdwsError(f"attacks are {', '.join(map(str, attacks))}: expected each once")
+    refuse_calibration_images(networks, batches)
     for name, form in deployed.items():
         if form.of not in networks or name in networks:
             raise GdwsError(f"{name!r} is deployed of {form.of!r}: expected a name of its own, of one of {', '.join(networks)}")
@@ -104,7 +106,7 @@ def compare(
             header = {**settings, "networks": identities, "trials": trials}
             ledger = stack.enter_context(closing(_opened(checkpoint, header, resume, processes)))
             entries.update(ledger.done)
-        left = [number for number in range(_count(batches)) if number not in entries and processes.owns(number)]
+        left = [number for number in range(count_batches(batches) or 0) if number not in entries and processes.owns(number)]
         label = ", ".join(name.partition(" (")[0] for name in labels_of) or "natural accuracy"
         for number, images, labels in track(unfinished(), label, len(left) or None):
             right = _decided(networks, deployed, labels_of, trials, images, labels, (seed, number), tf32)
@@ -227,7 +229,3 @@ def _so_far(networks: Mapping[str, nn.Module], trials: Sequence[Trial], entries:
 
 def _identity(attack: Attack) -> dict[str, Any]:
     return {"name": str(attack), "kind": type(attack).__name__, **asdict(attack)}
-
-
-def _count(batches: Batches) -> int:
-    return len(batches) if isinstance(batches, Sized) else 0

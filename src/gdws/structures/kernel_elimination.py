@@ -15,7 +15,7 @@ from torch import Tensor
 
 from gdws.structures.metric import matrix_roots
 
-CHUNK = 128
+AT_ONCE = 128
 """Kernels at a time: what is gathered for more of them no longer fits the memory that is recycled."""
 
 ROUND = 0.04
@@ -105,7 +105,7 @@ def mix(weight: Tensor, moment: Tensor, channels: Tensor, kernels: Tensor) -> Te
     _, count, taps = weight.shape
     rows, flat = moment.view(count, taps, -1), weight.flatten(1).T
     grams, crosses = [], []
-    for part, own in zip(channels.split(CHUNK), kernels.split(CHUNK), strict=True):
+    for part, own in zip(channels.split(AT_ONCE), kernels.split(AT_ONCE), strict=True):
         seen = torch.einsum("gk,gkd->gd", own, rows[part])
         grams.append(torch.einsum("ghk,hk->gh", seen.view(-1, count, taps)[:, channels], kernels))
         crosses.append(seen @ flat)

@@ -1,8 +1,8 @@
 """The metric of the data: what an error in a convolution's weights does to the network's decisions.
 
 An error dW of the weights changes an output pixel by dW x for the patch x that it sees, and the network's output distribution
-through the gradient g there (gdws.calibration.hooks). With S the second moment of the patches, each weighted by the squared length of the
-gradient at its pixel, and F half the second moment of the gradients,
+through the gradient g there (gdws.calibration.hooks). With S the second moment of the patches, each weighted by the squared
+length of the gradient at its pixel, and F half the second moment of the gradients,
 
     loss(Q) = tr( F (W - Q) S (W - Q)^T )                                                     (K-FAC's factorisation)
 
@@ -10,7 +10,8 @@ estimates the KL divergence (nats) of the compressed network's decisions from th
 currency for all layers, so neither alpha nor a beta is needed.
 
 Every factorised convolution is a bank V of patch features and a mix P of them, Q = P V. For a given bank the best mix is least
-squares, P = W S V^T (V S V^T)^-1. Structures differ in the banks that they allow: gdws.structures.kernel_elimination, gdws.structures.filter_splitting.
+squares, P = W S V^T (V S V^T)^-1. Structures differ in the banks that they allow:
+gdws.structures.kernel_elimination, gdws.structures.filter_splitting.
 
 Shapes: weight (M, C, K); moment S (CK, CK); gradient F (M, M); all float64.
 """

@@ -1,7 +1,7 @@
 """Adversarial training of networks, and tuning of compressed ones."""
 
 from gdws.training.loop import Trained, train
-from gdws.training.recipes import RECIPES, Recipe, recipe
+from gdws.training.recipes import RECIPES, Recipe, recipe, recipe_for
 from gdws.training.tuning import tune
 
-__all__ = ["RECIPES", "Recipe", "Trained", "recipe", "train", "tune"]
+__all__ = ["RECIPES", "Recipe", "Trained", "recipe", "recipe_for", "train", "tune"]

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from gdws.attacks import MSD, PGD
-from gdws.core.checks import check_differentiable, checked_logits
+from gdws.core.checks import Batches, check_differentiable, checked_logits
 from gdws.core.distributed import SINGLE_PROCESS, ProcessGroup
 from gdws.core.execution import evaluating, full_precision, placement
 from gdws.core.hashing import data_hash
@@ -51,7 +51,7 @@ class Trained:
 
 def train(
     model: nn.Module,
-    data: Dataset,
+    data: Dataset | Batches,
     recipe: Recipe,
     folder: Path,
     *,
@@ -63,13 +63,17 @@ def train(
 ) -> Trained:
     """Train a copy of the model on its device: the parameters that require gradients, and running statistics.
 
-    data is the training split, of which recipe.held images judge every epoch. objective stands in the place of
-    recipe.loss. before: judge the model as it was too, as epoch 0. The folder (see
-    gdws.training.runs) gets a checkpoint after an epoch, but not more often than every checkpoint_seconds, and `resume`
-    continues from it. ranks: of several processes that share each batch, with the same arguments.
+    data       the training split as gdws.data.load gives it, or batches of (images, labels) such as a DataLoader gives, that
+               neither shuffle nor augment: images are read once, and cropped and mirrored here. recipe.held of them judge
+               every epoch.
+    folder     gets a checkpoint after an epoch, but not more often than every checkpoint_seconds, and `resume` continues from
+               it (gdws.training.runs).
+    objective  stands in the place of recipe.loss.
+    before     judge the model as it was too, as epoch 0.
+    processes  several that share each batch, with the same arguments.
     """
+    data = in_memory(data)
     check_trainable(model, data, recipe)
-    data = Dataset(data.name, data.images, data.labels)  # images that are files are read once
     # The same images for every seed: those held back from a base are held back from what is tuned after it.
     rest, held = data.split(max(1, min(recipe.held, len(data.labels) // 5)))
     objective = objective or OBJECTIVES[recipe.loss]()
@@ -111,6 +115,11 @@ def train(
     trained = copy.deepcopy(model).eval()
     load_weights(trained, best, str(run.best))
     return Trained(trained, history, kept_epoch(history, recipe.keep), harmed(history, len(held.labels)))
+
+
+def in_memory(data: Dataset | Batches) -> Dataset:
+    """Images that are files are read once, and so are those of a DataLoader."""
+    return Dataset(data.name, data.images, data.labels) if isinstance(data, Dataset) else Dataset.from_batches("the data", data)
 
 
 def check_trainable(model: nn.Module, data: Dataset, recipe: Recipe) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from gdws.attacks import MSD, PGD
@@ -16,7 +16,7 @@ PRECISIONS = ("float32", "bfloat16")
 KEEP = ("best", "last")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Recipe:
     """SGD with momentum 0.9 (Nesterov) on attacked images.
 
@@ -92,6 +92,43 @@ RECIPES = {
 }
 """`fast` and `fast-svhn` are ours; the paper's, after its appendix; `union` for table 5, with Maini et al.'s attack; ten epochs
 of tuning."""
+
+
+def recipe_for(
+    data_name: str,
+    device: str = "cpu",
+    name: str | None = None,
+    *,
+    eps: float | None = None,
+    steps: int | None = None,
+    **changes: Any,
+) -> Recipe:
+    """A recipe as it suits data and a device, with some of its fields changed; a change that is None is none.
+
+    data_name  as in gdws.data.load. Digits (svhn:DIR) are not mirrored, and have a recipe of their own by default.
+    device     "cuda" lets the passes be bfloat16.
+    name       of the recipe; by default "fast", or "fast-svhn" for svhn:DIR.
+    eps        the radius of the attack, whose step becomes a fourth of it; 0 trains without attack. steps: those of the attack.
+
+    With other epochs, the warm-up keeps its share of them.
+    """
+    is_svhn = data_name.startswith("svhn:")
+    base = recipe(name or ("fast-svhn" if is_svhn else "fast"))
+    chosen = {field: value for field, value in changes.items() if value is not None}
+    attack = base.attack
+    if eps is not None:
+        if not isinstance(attack, PGD):
+            raise GdwsError(f"eps is {eps:g} with {attack}: expected it with a recipe whose attack has one radius")
+        attack = replace(attack, eps=eps, step=eps / 4) if eps else replace(attack, eps=0.0, steps=0)
+    if steps is not None:
+        attack = replace(attack, steps=steps)
+    if "epochs" in chosen:
+        chosen["warmup"] = base.warmup * chosen["epochs"] // base.epochs
+    if device == "cuda":
+        chosen.setdefault("precision", "bfloat16")
+    if is_svhn:
+        chosen.setdefault("flip", False)  # a mirrored digit is none
+    return replace(base, attack=attack, **chosen)
 
 
 def recipe(name: str) -> Recipe:

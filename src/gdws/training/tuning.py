@@ -8,13 +8,13 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from gdws.core.checks import checked_logits
+from gdws.core.checks import Batches, checked_logits
 from gdws.core.distributed import SINGLE_PROCESS, ProcessGroup
 from gdws.core.execution import evaluating, placement
 from gdws.data import Dataset
 from gdws.errors import GdwsError
 from gdws.structures.layers import FactoredConv2d
-from gdws.training.loop import Trained, train
+from gdws.training.loop import Trained, in_memory, train
 from gdws.training.objectives import Taught
 from gdws.training.recipes import Recipe
 
@@ -23,7 +23,7 @@ NORMS = (nn.modules.batchnorm._BatchNorm, nn.GroupNorm, nn.LayerNorm)
 
 def tune(
     model: nn.Module,
-    data: Dataset,
+    data: Dataset | Batches,
     recipe: Recipe,
     folder: Path,
     *,
@@ -37,6 +37,7 @@ def tune(
     (gdws.training.objectives.Taught), and recipe.loss is not used. While it is trained each filter is as long as what is made
     of it (`balance`).
     """
+    data = in_memory(data)
     moving = movable(model)
     scales = balance(moving)
     if teacher is not None:

@@ -16,7 +16,7 @@ from gdws.calibration.statistics import Statistics
 from gdws.core.execution import placement
 from gdws.core.files import ensure_folder, write_atomically
 from gdws.core.sites import Site
-from gdws.deploy.engines import PACKAGES
+from gdws.deploy.engines import ENGINES
 from gdws.deploy.runtimes import require
 from gdws.errors import GdwsError
 from gdws.planning.latency.measure_cpu import measure_on_cpu
@@ -59,7 +59,7 @@ def measure_latencies(
 def _key(
     model: nn.Module, sites: Sequence[Site], structures: Sequence[Structure], statistics: Statistics, target: Target
 ) -> str:
-    packages = sorted({package for packages in PACKAGES.values() for package in packages if find_spec(package)})
+    packages = sorted({package for engine in ENGINES.values() for package in engine.packages if find_spec(package)})
     # Of the modules, not the distributions: onnxruntime comes in several of other names.
     versions = [f"{package} {getattr(require(package), '__version__', '')}" for package in ("torch", *packages)]
     described = [

@@ -33,8 +33,9 @@ def measure_on_cpu(
     grid = variants_to_time(sites, structures, statistics, SHARES, vector_width(target))
     example = statistics.images[:1].float().repeat(target.batch, 1, 1, 1)
     calibration = statistics.images[:25].float() if target.precision == "int8" else None
-    wanted = installed_engines(target.precision, traceable=target.precision == "float32")
-    engines = [name for name in wanted if name != "torch" and target.engine in ("auto", name)]
+    candidates = installed_engines("cpu", target.precision)
+    wanted = [engine.name for engine in candidates]
+    engines = [engine.name for engine in candidates if engine.times_layers and target.engine in ("auto", engine.name)]
     if not engines:
         raise GdwsError(f"the engine {target.engine} is not installed: expected it (pip install 'gdws[engines]')")
     assert target.threads is not None

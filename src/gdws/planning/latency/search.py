@@ -17,7 +17,6 @@ from gdws.core.execution import placement
 from gdws.core.progress import note, track
 from gdws.core.sites import Site
 from gdws.deploy.benchmark import bench
-from gdws.deploy.cuda_graph import GraphedModel, graph_model
 from gdws.deploy.engines import Compiled, compile
 from gdws.errors import OutOfReach
 from gdws.planning.budgets import Latency, Speedup
@@ -57,11 +56,11 @@ class Correction:
         """
         if not tried:
             return cls()
-        closest_within = sorted(tried, key=lambda pair: abs(pair[1] - share))
-        fast, slow = ([pair for pair in closest_within if (pair[1] > share) == over] for over in (False, True))
-        table, measured = closest_within[0] if fast and slow else max(fast, default=None) or min(slow)
+        nearest = sorted(tried, key=lambda pair: abs(pair[1] - share))
+        fast, slow = ([pair for pair in nearest if (pair[1] > share) == over] for over in (False, True))
+        table, measured = nearest[0] if fast and slow else max(fast, default=None) or min(slow)
         factor = measured / table
-        for pairs in ([*fast[:1], *slow[:1]], closest_within[:2]):
+        for pairs in ([*fast[:1], *slow[:1]], nearest[:2]):
             (low, taken), (high, other) = min(pairs), max(pairs)
             if low < high and factor / FAR < (slope := (other - taken) / (high - low)) < factor * FAR:
                 return cls(taken - slope * low, slope)
@@ -212,14 +211,10 @@ def _loss(choices: dict[str, Choice]) -> float:
     return sum(choice.weight for choice in choices.values())
 
 
-def build_engine(
-    network: nn.Module, engine: str, target: Target, example: Tensor, calibration: Tensor
-) -> Compiled | GraphedModel:
+def build_engine(network: nn.Module, engine: str, target: Target, example: Tensor, calibration: Tensor) -> Compiled:
     """A network as it will run in an engine of the target. calibration: for int8."""
-    if engine == "cuda":
-        return graph_model(network, example, target.precision)
     return compile(
-        network, engine, example=example, threads=target.threads, precision=target.precision, calibration=calibration
+        network, engine, example=example, precision=target.precision, threads=target.threads, calibration=calibration
     )
 
 

@@ -24,10 +24,10 @@ from gdws.structures.base import Structure
 class Latencies:
     """Prices (gdws.planning.choose) in seconds, for one engine.
 
-    total   a pass of the dense network
-    layers  a pass of each dense layer in it
-    points  {layer: {structure: [(size, seconds), ...]}}, sizes rising
-    lanes   channels that are worked on together
+    total         a pass of the dense network
+    layers        a pass of each dense layer in it
+    points        {layer: {structure: [(size, seconds), ...]}}, sizes rising
+    vector_width  channels that are worked on together
     """
 
     total: float
@@ -41,7 +41,8 @@ class Latencies:
             layer: {kind: [(int(size), float(seconds)) for size, seconds in own] for kind, own in kinds.items()}
             for layer, kinds in record["points"].items()
         }
-        return cls(record["total"], record["layers"], points, record["lanes"])
+        width = record["lanes"] if "lanes" in record else record["vector_width"]  # as it was named before
+        return cls(record["total"], record["layers"], points, width)
 
     @property
     def rest(self) -> float:

@@ -12,8 +12,7 @@ import torch
 from torch import nn
 
 from gdws.core.execution import placement
-from gdws.deploy.cuda_graph import TYPES
-from gdws.deploy.engines import PACKAGES, PRECISIONS
+from gdws.deploy.engines import ENGINES
 from gdws.errors import GdwsError
 from gdws.structures.base import Structure
 
@@ -22,9 +21,11 @@ from gdws.structures.base import Structure
 class Target:
     """Where a network will run.
 
-    engine   on the CPU, "auto" being whichever makes it fastest; or "cuda": PyTorch, as a CUDA graph (gdws.deploy.cuda_graph), on the
-             GPU that the model is on. (For budgets that count instead of measuring, any GPU: `suited`.)
-    threads  as many as PyTorch has, if None.
+    engine     one of gdws.deploy.engines in which single layers can be timed: "onnxruntime" or "openvino" on the CPU, "auto"
+               being whichever makes it fastest; or "cuda": PyTorch, as a CUDA graph, on the GPU that the model is on.
+    precision  one of the engine's.
+    threads    of a CPU; as many as PyTorch has, if None.
+    batch      images at a time.
     """
 
     engine: str = "auto"
@@ -33,9 +34,10 @@ class Target:
     batch: int = 1
 
     def __post_init__(self) -> None:
-        engines = ("auto", *(name for name in PACKAGES if name != "torch"))
-        if self.precision not in (TYPES if self.engine == "cuda" else PRECISIONS if self.engine in engines else ()):
-            expected = f"{', '.join(engines)} in {' or '.join(PRECISIONS)}, or cuda in {' or '.join(TYPES)}"
+        known = {engine.name: engine.precisions for engine in ENGINES.values() if engine.times_layers}
+        known = {"auto": known["onnxruntime"]} | known
+        if self.precision not in known.get(self.engine, ()):
+            expected = ", ".join(f"{name} in {' or '.join(precisions)}" for name, precisions in known.items())
             raise GdwsError(f"the target is {self.engine!r} in {self.precision!r}: expected {expected}")
         if self.batch < 1 or (self.threads is not None and self.threads < 1):
             raise GdwsError(f"the target has batch {self.batch} and {self.threads} threads: expected at least 1 of each")
