@@ -30,7 +30,7 @@ def compiler():
 @pytest.fixture(scope="session")
 def embedded_file(tmp_path_factory):
     """The embedded model as an ONNX file; exports take seconds."""
-    from test_export import images
+    from helpers import images
 
     from gdws import models
     from gdws.deploy import onnx
@@ -42,8 +42,8 @@ def embedded_file(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def factored_file(tmp_path_factory):
-    """The model of test_export.factored as an ONNX file."""
-    from test_export import factored, images
+    """The model of helpers.factored as an ONNX file."""
+    from helpers import factored, images
 
     from gdws.deploy import onnx
 

@@ -10,7 +10,6 @@ import gdws
 from gdws import data, models
 from gdws.attacks import PGD
 from gdws.core.execution import full_precision
-from gdws.deploy.cuda_graph import graph_model
 from gdws.evaluation.accuracy import evaluate
 
 pytestmark = [
@@ -27,14 +26,14 @@ def test_decomposition():
     assert torch.allclose(here.dense(), there.dense().cpu(), atol=1e-5)
 
 
-@pytest.mark.parametrize("method", ["paper", "calibrated"])
-def test_plan_and_apply(method):
+@pytest.mark.parametrize("method", [gdws.Paper, gdws.Calibrated])
+def test_compress(method):
     model, train = models.embedded(), data.load("demo", "train").take(50)
     images = data.load("demo", "test").take(100).images.float() / 255
-    there = copy.deepcopy(model).cuda()
-    compressed = gdws.apply(there, gdws.plan(there, train, gdws.Macs(0.5), method, attack=PGD(steps=2)))
-    here = gdws.apply(model, gdws.plan(model, train, gdws.Macs(0.5), method, attack=PGD(steps=2)))
-    assert gdws.agreement(here, copy.deepcopy(compressed).cpu(), images) >= 95
+    settings = method(attack=PGD(steps=2))
+    there = gdws.compress(copy.deepcopy(model).cuda(), train, gdws.Macs(0.5), settings)
+    here = gdws.compress(model, train, gdws.Macs(0.5), settings)
+    assert gdws.agreement(here, copy.deepcopy(there).cpu(), images) >= 95
 
 
 def test_evaluation():
@@ -79,7 +78,7 @@ def test_recordings_compute_what_the_function_does():
             if number == 6:
                 for model in (layer, expected):
                     model[0].weight.mul_(2)
-            assert torch.allclose(graph_model(x)[0], expected(x), rtol=1e-3, atol=1e-4), number
+            assert torch.allclose(recorded(x)[0], expected(x), rtol=1e-3, atol=1e-4), number
     assert len(recorded.recordings) == 2
     assert layer[1].num_batches_tracked == 8
     assert torch.allclose(layer[1].running_var, expected[1].running_var, rtol=1e-3)
@@ -145,7 +144,7 @@ def test_a_radius_that_grows_is_recorded_anew():
         assert float((attacked - images).abs().max()) == pytest.approx(eps, rel=1e-3)
 
 
-@pytest.mark.parametrize("method", ["uniform", "calibrated"])
+@pytest.mark.parametrize("method", [gdws.Uniform, gdws.Calibrated])
 def test_a_compressed_network_is_tuned(method):
     """Its gradients have the strides that the fused optimiser wants, of depthwise kernels too."""
     from gdws.core.distributed import SINGLE_PROCESS
@@ -155,7 +154,7 @@ def test_a_compressed_network_is_tuned(method):
     from gdws.training.tuning import balance, movable
 
     base, train = models.embedded().cuda(), data.load("demo", "train").take(128)
-    small = movable(gdws.apply(base, gdws.plan(base, train.take(8), gdws.Macs(0.5), method, attack=PGD(steps=1))))
+    small = movable(gdws.compress(base, train.take(8), gdws.Macs(0.5), method(attack=PGD(steps=1))))
     balance(small)
     recipe = Recipe(batch=32, attack=PGD(steps=2), rate=0.01, precision="bfloat16")
     learner = Learner(small, train, recipe, Taught(base), SINGLE_PROCESS)
@@ -204,8 +203,8 @@ def test_an_autotuned_network_answers_as_the_network(structure):
     torch.manual_seed(0)
     model = Residual().eval()
     images = data.load("demo", "test").take(64).images.float() / 255
-    plan = gdws.plan(model, [images], gdws.Macs(0.6), structures=structure, exclude=["last"], attack=None)
-    model = gdws.apply(model, plan).cuda()
+    method = gdws.Calibrated(structures=structure, exclude=["last"], attack=None)
+    model = gdws.compress(model, [images], gdws.Macs(0.6), method).cuda()
     run = autotune(model, images)
     assert len(run.replay.recordings) == 1
     with full_precision(), torch.no_grad():
@@ -242,11 +241,13 @@ def test_a_plan_by_time_on_this_gpu():
     head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(256, 10)]
     model = nn.Sequential(nn.Conv2d(3, 256, 3, stride=2), *blocks, *head).cuda().eval()
     target = gdws.Target("cuda", batch=64)
-    plan = gdws.plan(model, data.load("demo", "train").take(20), gdws.Latency(0.7), attack=None, target=target)
+    train, method = data.load("demo", "train").take(20), gdws.Calibrated(attack=None)
+    compressed = gdws.compress(model, train, gdws.Latency(0.7), method, target=target)
+    plan = gdws.plan_of(compressed)
     measured = plan.measured
     assert measured.engine == measured.dense_engine == "cuda"
     assert measured.device == torch.cuda.get_device_name()
     assert measured.latency < 0.75
     assert measured.latency == pytest.approx(measured.predicted, rel=0.1)
     assert all(layer.seconds > 0 for layer in plan.layers if layer.replaceable)
-    assert gdws.apply(model, plan)(torch.rand(2, 3, 32, 32, device="cuda")).isfinite().all()
+    assert compressed(torch.rand(2, 3, 32, 32, device="cuda")).isfinite().all()

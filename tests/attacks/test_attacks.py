@@ -156,7 +156,7 @@ def test_the_l1_step_gains_most_of_all_sparse_steps(seed, count):
     x = torch.randint(0, 3, (1, 1, 1, 6), generator=generator) / 2  # 0, 1/2 or 1
     gradient = torch.randn(1, 1, 1, 6, generator=generator)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gdws.attacks.balls.SPARSITY", count)
+        patch.setattr("gdws.attacks.norm_balls.SPARSITY", count)
         change = (L1(1.0).step(x, gradient, 0.3) - x).flatten()
     flat, slope = x.flatten(), gradient.flatten()
     gains = [0.0]

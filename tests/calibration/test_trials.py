@@ -8,27 +8,30 @@ import torch
 
 from gdws import data, models
 from gdws.attacks import PGD
+from gdws.calibration import trials
 from gdws.calibration.collect import collect_statistics
+from gdws.calibration.method import Calibrated
 from gdws.core.execution import evaluating
-from gdws.core.sites import find_convolutions, replace
-from gdws.structures import STRUCTURES, select_structures
+from gdws.core.sites import find_convolutions, replace_modules
+from gdws.structures import STRUCTURES
 
 
 @pytest.fixture(scope="module")
 def setting():
-    model, train = models.embedded(), data.load("demo", "train").take(80)
+    model = models.embedded()
+    images, labels = next(iter(data.load("demo", "train").take(80)))
     sites = [
         site
         for site in find_convolutions(model, torch.zeros(1, 3, 32, 32))
         if site.name in ("layer1.0.conv1", "layer3.1.conv2")
     ]
-    statistics = collect_statistics(model, train, sites, select_structures("auto"), attack=PGD(steps=2), seed=0)
+    statistics = collect_statistics(model, images, labels, sites, Calibrated(attack=PGD(steps=2)), seed=0)
     return model, sites, statistics
 
 
 def divergence(model, name, layer, images):
     other = copy.deepcopy(model)
-    replace(other, {other.get_submodule(name): layer})
+    replace_modules(other, {other.get_submodule(name): layer})
     with torch.no_grad():
         p, q = (torch.cat([net(x) for x in images.split(50)]).double().log_softmax(1) for net in (model, other))
     return float((p.exp() * (p - q)).sum(1).mean())

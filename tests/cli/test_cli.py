@@ -18,11 +18,12 @@ from safetensors.torch import save_file
 from gdws import agreement, data, models
 from gdws.cli import compression, demo, tables
 from gdws.cli.options import console
-from gdws.compression import compress
+from gdws.compression.apply import apply
 from gdws.deploy import benchmark
 from gdws.errors import GdwsError
 from gdws.models import zoo
-from gdws.planning import plan
+from gdws.planning.latency import measure_cpu, search
+from gdws.planning.plan import Plan
 from gdws.structures.layers import FactoredConv2d
 
 
@@ -84,6 +85,9 @@ def test_export_and_bench_in_an_engine(run, tmp_path):
     rows = json.loads((tmp_path / "b.json").read_text())["rows"]
     assert [row["engine"] for row in rows] == ["onnxruntime float32", "onnxruntime int8"]
     assert all(row["interval"][0] <= row["median"] <= row["interval"][1] for row in rows)
+    status, text = run("bench", "m.onnx")
+    assert status == 2
+    assert "m.onnx is a file and the engine eager: expected onnxruntime or openvino" in " ".join(text.split())
     status, text = run("evaluate", "demo", "i.onnx", "m.onnx", "--n", 4, "--steps", 1, "--json", "q.json")
     assert status == 0, text
     rows = json.loads((tmp_path / "q.json").read_text())["rows"]
@@ -115,8 +119,8 @@ def make():
 
 def test_compress_to_a_speed(run, tmp_path, monkeypatch):
     """The line that a user types: what the speed costs, predicted and measured; or the best that can be had."""
-    monkeypatch.setattr(latency, "SHARES", (0.1, 0.4))
-    monkeypatch.setattr(timed, "ROUNDS", 1)
+    monkeypatch.setattr(measure_cpu, "SHARES", (0.1, 0.4))
+    monkeypatch.setattr(search, "ROUNDS", 1)
     monkeypatch.setattr(compression, "HELD", 100)
     (tmp_path / "wide.py").write_text(WIDE)
     options = ["--images", 24, "--eps", 0, "--structures", "vertical", "--engine", "onnxruntime", "--threads", 1]
@@ -126,7 +130,7 @@ def test_compress_to_a_speed(run, tmp_path, monkeypatch):
     assert record["plan"]["measured"]["engine"] == "onnxruntime"
     assert 50 < record["agreement"]["clean"] <= 100
     assert "x measured" in text
-    made = plan.Plan.from_json(json.dumps(record["plan"]))
+    made = Plan.from_json(json.dumps(record["plan"]))
     for share, slower in ((0.99, False), (1.05, True)):
         reached = dataclasses.replace(made.measured, latency=share * made.budget.share)
         told = tables.measured(dataclasses.replace(made, measured=reached))
@@ -146,7 +150,7 @@ def test_compress_for_tensor_cores(run, tmp_path):
     assert "for tensor cores" in text
     layers = json.loads((tmp_path / "c.json").read_text())["plan"]["layers"][1:]
     assert {layer["structure"] for layer in layers} == {"vertical"}
-    assert all(layer["kept"][0] in (16, 32, 64) for layer in layers)
+    assert all(layer["ranks"][0] in (16, 32, 64) for layer in layers)
 
 
 @pytest.mark.usefixtures("compiler")
@@ -168,7 +172,7 @@ def test_demo_writes_its_table_and_result(run, tmp_path, monkeypatch):
     made = []
     monkeypatch.setattr(demo, "CALIBRATION_IMAGES", 20)
     monkeypatch.setattr(demo, "bench", lambda networks, example: benchmark.bench(networks, example, 2, 10))
-    monkeypatch.setattr(demo, "apply", lambda *arguments: made.append(compress.apply(*arguments)) or made[-1])
+    monkeypatch.setattr(demo, "apply", lambda *arguments: made.append(apply(*arguments)) or made[-1])
     status, text = run("demo", "--images", 4)
     assert status == 0, text
     rows = json.loads((tmp_path / "result.json").read_text())["rows"]
@@ -326,16 +330,19 @@ def write_state(path, change):
         (["compress", "demo", "--out", "o", "--latency", "0.5", "--method", "paper"], "for a budget of time"),
         (["bench", "demo", "--repeats", "0"], "at least 1 of each"),
         (["bench", "demo", "--engine", "onnxruntime", "--channels-last"], "which has layouts of its own"),
-        (["bench", "demo", "--engine", "cuda"], "expected --device cuda"),
-        (["bench", "demo", "--engine", "autotuned", "--precision", "float16"], "autotuned with --device cpu: expected"),
+        (["bench", "demo", "--engine", "cuda"], "the engine cuda got a model on cpu: expected it on cuda"),
+        (
+            ["bench", "demo", "--engine", "autotuned", "--precision", "float16"],
+            "the engine autotuned got a model on cpu: expected",
+        ),
         (["compress", "demo", "--out", "x", "--speedup", "2", "--engine", "cuda"], "the target is cuda and the model on cpu"),
-        (["compress", "demo", "--out", "x", "--speedup", "2", "--precision", "float16"], "or cuda in float32 or float16"),
+        (["compress", "demo", "--out", "x", "--speedup", "2", "--precision", "float16"], "cuda in float32 or float16"),
         (["compress", "demo", "--out", "x", "--macs", "0.5", "--threads", "1"], "threads=1, batch=1): expected Latency"),
         (["compress", "demo", "--out", "x", "--macs", "0.5", "--engine", "cuda"], "with it, or cuda in float16"),
         (["bench", "demo", "--engine", "warp"], "engine is 'warp'"),
-        (["bench", "demo", "--precision", "int8"], "expected float32, or another engine"),
-        (["bench", "model.onnx"], "model.onnx is a file, --engine is eager"),
-        (["bench", "model.onnx", "--engine", "best"], "there is no file model.onnx"),
+        (["bench", "demo", "--precision", "int8"], "the engine eager got the precision int8: expected float32, or one"),
+        (["bench", "model.onnx"], "there is no file model.onnx"),
+        (["bench", "model.onnx", "--engine", "auto"], "there is no file model.onnx"),
         (["export", "demo", "--out", "m.onnx", "--to", "coreml"], "--to is 'coreml'"),
         (["export", "demo", "--out", "m.onnx", "--precision", "int4"], "--precision 'int4'"),
         (["export", "demo", "--out", "none/m.onnx", "--n", "1", "--eps", "0"], "cannot write none/m.onnx"),

@@ -6,12 +6,13 @@ import json
 
 import pytest
 import torch
+from helpers import Net, flops
 from torch import nn
-from torch.utils.flop_counter import FlopCounterMode
 
 import gdws
 from gdws import data, models
 from gdws.attacks import PGD
+from gdws.calibration import collect
 from gdws.calibration.method import METHODS
 from gdws.compression.fidelity import agreements
 from gdws.core.sites import find_convolutions
@@ -19,30 +20,7 @@ from gdws.errors import GdwsError
 from gdws.structures.layers import FactoredConv2d
 from gdws.structures.mego_lego import lego, spectrum_of
 
-
-class Net(nn.Module):
-    """Convolutions of every kind that a plan must deal with."""
-
-    def __init__(self):
-        super().__init__()
-        self.stem = nn.Conv2d(3, 16, 3, padding=1)
-        self.wide = nn.Conv2d(16, 24, 3, padding=1, bias=False)
-        self.norm = nn.BatchNorm2d(24)
-        self.twice = nn.Conv2d(24, 24, 3, padding=1)
-        self.grouped = nn.Conv2d(24, 32, 3, stride=2, padding=1, groups=2)
-        self.depthwise = nn.Conv2d(32, 32, 3, padding=1, groups=32)
-        self.point = nn.Conv2d(32, 16, 1)
-        self.narrow = nn.Conv2d(16, 2, 3)
-        self.idle = nn.Conv2d(2, 2, 3)
-        self.head = nn.Linear(2 * 4 * 4, 6)
-
-    def forward(self, x):
-        x = torch.relu(self.stem(x))
-        x = torch.relu(self.norm(self.wide(x)))
-        x = torch.relu_(self.twice(torch.relu_(self.twice(x))))
-        x = torch.relu(self.depthwise(torch.relu(self.grouped(x))))
-        x = self.narrow(torch.relu(self.point(x)))
-        return self.head(x.flatten(1)) * 5
+NOTHING = gdws.Calibrated(exclude=["nothing*"])
 
 
 @pytest.fixture(scope="module")
@@ -54,12 +32,6 @@ def network():
 @pytest.fixture(scope="module")
 def images():
     return torch.rand(24, 3, 12, 12, generator=torch.Generator().manual_seed(1))
-
-
-def flops(model, images):
-    with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        model(images[:1])
-    return counter.get_total_flops() // 2
 
 
 def test_every_dense_layer_says_why(network, images):
@@ -84,11 +56,11 @@ def test_every_dense_layer_says_why(network, images):
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("budget", [gdws.Macs(0.5), gdws.Params(0.4), gdws.Macs(1.0), gdws.Macs(0.1)])
 def test_budgets_are_kept_and_costs_are_what_flop_counter_counts(network, images, method, budget):
-    made = gdws.plan(network, [images], budget, method, attack=PGD(steps=1))
+    made = gdws.plan(network, [images], budget, METHODS[method](attack=PGD(steps=1)))
     left = made.macs if isinstance(budget, gdws.Macs) else made.parameters
     assert left <= budget.value + 1e-9
     assert left > 0.6 * budget.value
-    compressed = gdws.apply(network, made)
+    compressed = gdws.apply(network, made, [images])
     saved_macs = sum(layer.dense_macs - layer.macs for layer in made.layers)
     assert flops(network, images) - flops(compressed, images) == saved_macs
     assert gdws.network_cost(compressed, images).macs == flops(compressed, images)
@@ -103,7 +75,8 @@ def test_budgets_are_kept_and_costs_are_what_flop_counter_counts(network, images
 def test_the_original_is_untouched(network, images):
     before = copy.deepcopy(network.state_dict())
     network.train()
-    compressed = gdws.apply(network, gdws.plan(network, [images], gdws.Macs(0.4), attack=PGD(steps=1)))
+    statistics = gdws.calibrate(network, [images], gdws.Calibrated(attack=PGD(steps=1)))
+    compressed = gdws.apply(network, gdws.plan(network, statistics, gdws.Macs(0.4)), statistics)
     assert network.training
     network.eval()
     assert not compressed.training
@@ -113,7 +86,7 @@ def test_the_original_is_untouched(network, images):
 
 def test_paper_method_is_lego_with_one_beta_and_alpha(network, images):
     beta = 0.3
-    made = gdws.plan(network, [images], gdws.Beta(beta), "paper", attack=None, seed=4)
+    made = gdws.plan(network, [images], gdws.Beta(beta), gdws.Paper(attack=None), seed=4)
     alphas = gdws.sensitivity(network, [images], seed=4)
     compressed = gdws.apply(network, made)
     replaced = [layer for layer in made.layers if layer.structure == "gdws"]
@@ -143,42 +116,39 @@ def test_uniform_keeps_the_same_fraction_in_every_layer(network, images):
 @pytest.mark.parametrize("method", METHODS)
 def test_a_plan_read_from_json_makes_the_same_network(network, images, method):
     attack = PGD(steps=1)
-    made = gdws.plan(network, [images], gdws.Macs(0.4), method, attack=attack, seed=7)
+    made = gdws.plan(network, [images], gdws.Macs(0.4), METHODS[method](attack=attack), seed=7)
+    statistics = gdws.calibrate(network, [images], gdws.Calibrated(attack=attack), seed=7)
     read = gdws.Plan.from_json(made.to_json())
     assert read == made
     again = gdws.apply(network, read, [images])
-    assert torch.equal(gdws.apply(network, made)(images), again(images))
-
-
-def test_a_calibrated_plan_without_its_images_says_so(network, images):
-    made = gdws.plan(network, [images], gdws.Macs(0.4), attack=None)
-    with pytest.raises(GdwsError, match="calibration images again"):
-        gdws.apply(network, gdws.Plan.from_json(made.to_json()))
+    assert torch.equal(gdws.apply(network, made, statistics)(images), again(images))
 
 
 def test_calibration_takes_datasets_tensors_and_labels_and_repeats_itself(network, images):
     labels = torch.arange(24) % 6
     pairs = [(images[:10], labels[:10]), [images[10:], labels[10:]]]
-    first = gdws.plan(network, pairs, gdws.Macs(0.4), attack=PGD(steps=2), seed=1)
-    second = gdws.plan(network, [(images, labels)], gdws.Macs(0.4), attack=PGD(steps=2), seed=1)
+    method = gdws.Calibrated(attack=PGD(steps=2))
+    first = gdws.plan(network, pairs, gdws.Macs(0.4), method, seed=1)
+    second = gdws.plan(network, [(images, labels)], gdws.Macs(0.4), method, seed=1)
     assert first == second
-    other = gdws.plan(network, first.calibration, gdws.Macs(0.2))
+    statistics = gdws.calibrate(network, pairs, method, seed=1)
+    assert gdws.plan(network, statistics, gdws.Macs(0.4), seed=1) == first
+    other = gdws.plan(network, statistics, gdws.Macs(0.2))
     assert other.macs <= 0.2
-    from_statistics = gdws.plan(network, first.calibration, gdws.Macs(0.4), "paper")
+    from_statistics = gdws.plan(network, statistics, gdws.Macs(0.4), "paper")
     assert from_statistics.macs <= 0.4
 
 
 def test_statistics_are_cached_by_content_and_a_broken_file_is_replaced(network, images, tmp_path, monkeypatch):
-    import gdws.calibration.statistics as statistics
-
-    calls = []
-    collect = statistics._collect
-    monkeypatch.setattr(statistics, "_collect", lambda *a: calls.append(1) or collect(*a))
-    make = lambda model, x: gdws.plan(model, [x], gdws.Macs(0.4), attack=None, cache=tmp_path)  # noqa: E731
-    first = make(network, images)
+    calls, method = [], gdws.Calibrated(attack=None)
+    monkeypatch.setattr(collect, "_collect", lambda *a, plain=collect._collect: calls.append(1) or plain(*a))
+    make = lambda model, x: gdws.plan(model, [x], gdws.Macs(0.4), method, cache=tmp_path)  # noqa: E731
+    collected = gdws.calibrate(network, [images], method, cache=tmp_path)
+    first = gdws.plan(network, collected, gdws.Macs(0.4))
     assert make(network, images) == first
+    read = gdws.calibrate(network, [images], method, cache=tmp_path)
     assert len(calls) == 1
-    assert torch.equal(gdws.apply(network, make(network, images))(images), gdws.apply(network, first)(images))
+    assert torch.equal(gdws.apply(network, first, read)(images), gdws.apply(network, first, collected)(images))
     (file,) = tmp_path.glob("*.safetensors")
     file.write_bytes(file.read_bytes()[:1000])
     assert make(network, images) == first
@@ -191,19 +161,20 @@ def test_statistics_are_cached_by_content_and_a_broken_file_is_replaced(network,
 
 
 def test_a_cache_that_cannot_be_written_is_named_before_the_work(network, images, tmp_path, monkeypatch):
-    monkeypatch.setattr("gdws.calibration.statistics._collect", None)
+    monkeypatch.setattr(collect, "_collect", None)
     (tmp_path / "file").touch()
     with pytest.raises(GdwsError, match=r"cannot make the folder .*file/cache: Not a directory"):
-        gdws.plan(network, [images], gdws.Macs(0.4), attack=None, cache=tmp_path / "file" / "cache")
+        gdws.plan(network, [images], gdws.Macs(0.4), gdws.Calibrated(attack=None), cache=tmp_path / "file" / "cache")
 
 
 def test_drop_finds_a_smaller_network_that_agrees(network, images):
-    double = images.repeat(2, 1, 1, 1)
-    made = gdws.plan(network, [double], gdws.Drop(20.0), attack=None)
+    double, method = images.repeat(2, 1, 1, 1), gdws.Calibrated(attack=None)
+    compressed = gdws.compress(network, [double], gdws.Drop(20.0), method)
+    made = gdws.plan(network, [double], gdws.Drop(20.0), method)
+    assert gdws.plan_of(compressed) == made
     assert made.budget == gdws.Drop(20.0)
     assert made.macs < 0.9
-    compressed = gdws.apply(network, made)
-    assert gdws.agreement(network, compressed, images) >= 70
+    assert float((network(images).argmax(1) == compressed(images).argmax(1)).float().mean()) >= 0.7
     replayed = gdws.apply(network, gdws.Plan.from_json(made.to_json()), [double])
     assert torch.equal(replayed(images), compressed(images))
 
@@ -214,8 +185,8 @@ def test_drop_stops_at_the_smallest_network_that_its_sizes_allow(images):
     layers = [nn.Conv2d(3, 32, 3), nn.Conv2d(32, 32, 3), nn.Conv2d(32, 32, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
     narrow = nn.Sequential(*layers, nn.Linear(32, 6)).eval()
     target = gdws.Target("cuda", "float16")
-    made = gdws.plan(narrow, [images], gdws.Drop(99.0), structures="separable", attack=None, target=target)
-    assert [layer.kept for layer in made.layers[1:]] == [(16,), (16,)]
+    made = gdws.plan(narrow, [images], gdws.Drop(99.0), gdws.Calibrated(structures="separable", attack=None), target=target)
+    assert [layer.ranks for layer in made.layers[1:]] == [(16,), (16,)]
     assert made.tensor_cores
 
 
@@ -225,8 +196,10 @@ def test_small_ranks_are_left_only_to_what_fits(images):
     layers = [nn.Conv2d(3, 64, 3), nn.Conv2d(64, 64, (1, 7), padding=(0, 3)), nn.Conv2d(64, 64, (7, 1), padding=(3, 0))]
     long = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 6)).eval()
     target = gdws.Target("cuda", "float16")
-    made = gdws.plan(long, [images], gdws.Macs(0.6), structures=["project", "horizontal"], attack=None, target=target)
-    assert [layer.kept for layer in made.layers[1:]] == [(32,), (32,)]
+    made = gdws.plan(
+        long, [images], gdws.Macs(0.6), gdws.Calibrated(structures=["project", "horizontal"], attack=None), target=target
+    )
+    assert [layer.ranks for layer in made.layers[1:]] == [(32,), (32,)]
 
 
 def test_agreement_is_taken_on_images_clean_and_attacked(network, images):
@@ -250,7 +223,7 @@ def test_save_then_load_is_bit_identical(network, images, tmp_path):
     torch.manual_seed(5)
     loaded = gdws.load(tmp_path / "out", Net())
     assert torch.equal(loaded(images), compressed(images))
-    assert loaded.gdws_plan == compressed.gdws_plan
+    assert gdws.plan_of(loaded) == gdws.plan_of(compressed) is not None
     half = copy.deepcopy(compressed).half()
     gdws.save(half, tmp_path / "half")
     assert torch.equal(gdws.load(tmp_path / "half", Net())(images.half()), half(images.half()))
@@ -265,8 +238,8 @@ def test_a_network_with_nothing_to_replace_stays_whole_or_says_why(images):
         nn.Flatten(),
         nn.Linear(8 * 144, 6),
     ).eval()
-    for budget, method in [(gdws.Beta(1.0), "paper"), (gdws.Macs(1.0), "calibrated"), (gdws.Drop(5.0), "uniform")]:
-        made = gdws.plan(model, [images], budget, method, attack=None)
+    for budget, method in [(gdws.Beta(1.0), gdws.Paper), (gdws.Macs(1.0), gdws.Calibrated), (gdws.Drop(5.0), gdws.Uniform)]:
+        made = gdws.plan(model, [images], budget, method(attack=None))
         assert made.budget == budget
         assert made.macs == made.parameters == 1
         assert [layer.reason for layer in made.layers] == ["first layer", "depthwise", "1x1"]
@@ -274,7 +247,7 @@ def test_a_network_with_nothing_to_replace_stays_whole_or_says_why(images):
         assert torch.equal(gdws.apply(model, read)(images), model(images))
     for budget in (gdws.Macs(0.5), gdws.Params(0.9), gdws.Speedup(2.0), gdws.Beta(1.0)):
         with pytest.raises(GdwsError, match=r"out of reach, none of the 3 convolutions .*first layer: 1, depthwise: 1, 1x1: 1"):
-            gdws.plan(model, [images], budget, attack=None)
+            gdws.plan(model, [images], budget, gdws.Calibrated(attack=None))
 
 
 def test_shared_modules_are_replaced_under_all_their_names(images):
@@ -347,7 +320,10 @@ def test_saving_is_whole_or_not_at_all(network, images, tmp_path, monkeypatch):
         (lambda m, x: gdws.plan(m, [x], gdws.Macs(0.5), "magic"), "method is 'magic'"),
         (lambda m, x: gdws.plan(m, [x], gdws.Beta(0.1)), "expected Macs, Params or Drop"),
         (lambda m, x: gdws.plan(m, [], gdws.Macs(0.5)), "empty"),
-        (lambda m, x: gdws.plan(m, [x], gdws.Macs(0.5), exclude=["nothing*"]), "no convolution is called 'nothing"),
+        (
+            lambda m, x: gdws.plan(m, [x], gdws.Macs(0.5), gdws.Calibrated(exclude=["nothing*"])),
+            "no convolution is called 'nothing",
+        ),
         (lambda m, x: gdws.plan(m, [x[:, :2]], gdws.Macs(0.5)), "channels"),
         (lambda m, x: gdws.plan(nn.Sequential(m, nn.Softmax(1)), [x], gdws.Macs(0.5)), "probabilities"),
         (lambda m, x: gdws.plan(m, [(x, torch.full((24,), 6))], gdws.Macs(0.5)), "6 classes"),
@@ -388,7 +364,7 @@ def test_the_theorems_bound_holds_on_every_layer_of_the_demo_model():
     model = models.embedded()
     test = data.load("demo", "train").take(20)
     for beta in (0.01, 1.0):
-        made = gdws.plan(model, test, gdws.Beta(beta), "paper", attack=PGD(steps=1))
+        made = gdws.plan(model, test, gdws.Beta(beta), gdws.Paper(attack=PGD(steps=1)))
         alphas = gdws.sensitivity(model, test, attack=PGD(steps=1))
         compressed = gdws.apply(model, made)
         replaced = [layer for layer in made.layers if layer.structure == "gdws"]

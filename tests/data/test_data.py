@@ -16,7 +16,7 @@ from scipy.io import savemat
 
 from gdws import data
 from gdws.data import Dataset, folder
-from gdws.data.dataset import mixed
+from gdws.data.dataset import balanced_order
 from gdws.errors import GdwsError
 
 RANDOM = np.random.default_rng(0)
@@ -273,7 +273,7 @@ def test_images_are_decoded_when_they_are_iterated(tmp_path):
     images, labels = next(batches)
     assert images.shape == (4, 3, 224, 224)
     assert 0 <= images.min() < images.max() <= 1
-    assert (len(found), len(labels), len(list(found.take(8)))) == (3, 4, 2)
+    assert (found.number_of_batches, len(labels), len(list(found.take(8)))) == (3, 4, 2)
     next(batches)
     with pytest.raises(GdwsError, match=rf"{last} cannot be decoded .*: expected a whole image"):
         next(batches)
@@ -388,7 +388,7 @@ def test_a_split_is_disjoint_complete_balanced_and_repeatable(labels, choose):
 
 def test_splits_are_the_same_on_every_machine():
     """Written down once: Python promises that Random(seed).random() never changes."""
-    assert mixed([0, 0, 0, 0, 1, 1, 2, 2], seed=3) == [6, 5, 0, 2, 4, 7, 1, 3]
+    assert balanced_order([0, 0, 0, 0, 1, 1, 2, 2], seed=3) == [6, 5, 0, 2, 4, 7, 1, 3]
     _, held = numbered(list(range(10)) * 20).split(10, seed=0)
     assert held.labels.sort().values.tolist() == list(range(10))
     assert not torch.equal(numbered(list(range(10)) * 20).split(10, seed=1)[1].images, held.images)
@@ -403,7 +403,7 @@ def test_a_split_leaves_something_on_both_sides(count):
 def test_parts_and_batches():
     whole = numbered([0, 1, 2, 3, 4, 5, 6], batch_size=3)
     assert [len(labels) for _, labels in whole] == [3, 3, 1]
-    assert len(whole) == 3
+    assert (len(whole), whole.number_of_batches) == (7, 3)
     assert whole.select(torch.tensor([5, 2])).labels.tolist() == [5, 2]
     assert whole.select(slice(5, 100)).images[:, 0, 0, 0].tolist() == [5, 6]
     images, labels = next(iter(whole.take(2)))

@@ -75,7 +75,7 @@ class Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server(monkeypatch):
-    monkeypatch.setattr(download, "CHUNK", 1000)
+    monkeypatch.setattr(download, "BYTES_AT_ONCE", 1000)
     with Server() as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()

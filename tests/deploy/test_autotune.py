@@ -10,10 +10,11 @@ from torch.nn import functional as F
 
 import gdws
 from gdws import data, models
-from gdws.core.sites import find_convolutions, replace
+from gdws.core.sites import find_convolutions, replace_modules
 from gdws.deploy import inductor
-from gdws.deploy.autotune import TRIED, FixedSize, autotune, check_logits, prepare_graph, torch_compile
+from gdws.deploy.autotune import FixedSize, autotune, check_logits, prepare_graph, torch_compile
 from gdws.deploy.fx.fold_batchnorm import NORM
+from gdws.deploy.inductor import MAX_AUTOTUNE
 from gdws.errors import GdwsError
 from gdws.models import zoo
 from gdws.structures import STRUCTURES
@@ -82,7 +83,7 @@ def test_networks_of_the_zoo_compute_what_they_did(name):
 def test_in_half_precision_it_is_as_near_as_pytorch_s_own():
     """float16 rounds on the way either way: neither may be much further from float32."""
     model, images = models.embedded(), data.load("demo", "test").take(8).images.float() / 255
-    compressed = gdws.apply(model, gdws.plan(model, [images], gdws.Macs(0.6), structures="vertical", attack=None))
+    compressed = gdws.compress(model, [images], gdws.Macs(0.6), gdws.Calibrated(structures="vertical", attack=None))
     with torch.no_grad():
         for network in (model, compressed):
             exact = network(images)
@@ -103,7 +104,7 @@ def test_cudnn_gets_what_is_dense():
     assert [tuple(node.args[1].meta["val"].shape[2:]) for node in left] == [(1, 3), (1, 1), (1, 1)]
     model = models.embedded()
     convs = [site.conv for site in find_convolutions(model, images) if site.reason is None]
-    replace(model, {conv: STRUCTURES["vertical"].build_empty(conv, (8,)) for conv in convs})
+    replace_modules(model, {conv: STRUCTURES["vertical"].build_empty(conv, (8,)) for conv in convs})
     pairs = prepare_graph(model, images)
     assert not pairs.graph.find_nodes(op="call_function", target=CUDNN)
     assert len(pairs.graph.find_nodes(op="call_function", target=CONV)) == 1 + 2 * 14 + 2
@@ -270,7 +271,7 @@ def test_a_network_is_compiled_whole(network):
 
         patch.setattr(torch, "compile", compile)
         torch._dynamo.reset()
-        made = torch_compile(network, TRIED)
+        made = torch_compile(network, MAX_AUTOTUNE)
         made(torch.rand(2, 3, 17, 19))
     assert len(seen) == 1
     assert seen[0] >= 8

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 import torch
-from test_export import Blocks, factored, images
+from helpers import Blocks, factored, images
 
 from gdws import models
 from gdws.deploy.engines import compile
@@ -92,9 +92,12 @@ def test_files_run_as_they_are(embedded_file, tmp_path):
     ("arguments", "words"),
     [
         ({"engine": "tensorrt"}, "engine is 'tensorrt': expected auto, onnxruntime, openvino, torch"),
-        ({"precision": "int4"}, "precision is 'int4': expected float32 or int8"),
+        ({"precision": "int4"}, "precision is 'int4': expected one of float32, int8, float16"),
         ({"precision": "int8"}, "without calibration images"),
-        ({"precision": "int8", "engine": "torch", "calibration": torch.rand(2, 3, 32, 32)}, "for an nn.Module in float32"),
+        (
+            {"precision": "int8", "engine": "torch", "calibration": torch.rand(2, 3, 32, 32)},
+            "the engine torch got the precision int8: expected float32, or one of onnxruntime, openvino",
+        ),
         ({"threads": 0}, "threads is 0"),
         ({"example": torch.rand(3, 32, 32)}, "expected floats"),
     ],

@@ -9,7 +9,8 @@ import torch
 from torch._inductor.runtime.benchmarking import benchmarker
 from torch._inductor.runtime.cache_dir_utils import cache_dir
 
-from gdws.deploy.inductor import FOLDER, back_to_back_timing
+from gdws.deploy import inductor
+from gdws.deploy.inductor import CACHE_FOLDER, back_to_back_timing
 
 
 def benchmark():
@@ -19,11 +20,11 @@ def benchmark():
 def test_torch_compile_asks_for_it_inside_and_no_longer_after(monkeypatch):
     before, folder = benchmark(), cache_dir()
     seen = []
-    monkeypatch.setattr(tryouts, "milliseconds", lambda call: seen.append(call) or 0.5)
+    monkeypatch.setattr(inductor, "milliseconds", lambda call: seen.append(call) or 0.5)
     with back_to_back_timing():
         assert benchmarker.benchmark_gpu(seen.clear, rep=40, is_vetted_benchmarking=True) == 0.5
         assert benchmarker.benchmark_gpu(seen.clear, return_mode="all") == [0.5]
-        assert cache_dir() == os.path.join(folder, FOLDER)
+        assert cache_dir() == os.path.join(folder, CACHE_FOLDER)
     assert len(seen) == 2
     assert benchmark() is before
     assert cache_dir() == folder
@@ -63,4 +64,4 @@ def test_what_is_compiled_inside_stays_apart_and_runs_after(tmp_path, monkeypatc
     assert torch.equal(network(x), (x + 1).relu())
     written = [path.relative_to(tmp_path) for path in Path(tmp_path).rglob("*.py")]
     assert written
-    assert {path.parts[0] for path in written} == {FOLDER}
+    assert {path.parts[0] for path in written} == {CACHE_FOLDER}

@@ -1,13 +1,12 @@
 """Exported files in a real ONNX Runtime, beside the models they come from."""
 
-from collections import Counter
-
 import onnx
 import pytest
 import torch
+from helpers import Blocks, factored, images, operators
 from torch import nn
 
-from gdws import data, lego, models
+from gdws import data, models
 from gdws.attacks import PGD
 from gdws.deploy.onnx import to_onnx, verify
 from gdws.deploy.runtimes import OnnxRuntime
@@ -16,58 +15,6 @@ from gdws.models import zoo
 from gdws.structures.layers import GDWSConv2d, TwoStageConv2d
 
 PLAIN = {"Sub", "Div", "Conv", "BatchNormalization", "Relu", "Add", "ReduceMean", "Gemm"}
-
-
-def images(count, first=0):
-    return data.load("demo", "test").images[first : first + count].float() / 255
-
-
-def operators(path):
-    return Counter(node.op_type for node in onnx.load(path).graph.node)
-
-
-def factored():
-    """The embedded model with two GDWS layers of uneven g, some channels unused, and one with every channel once."""
-    model = models.embedded()
-    for name in ("layer2.1.conv1", "layer3.0.conv1"):
-        conv = model.get_submodule(name)
-        factors = lego(conv.weight.detach(), None, 0.02 * float(conv.weight.detach().square().sum()))
-        assert len(set(factors.g.tolist())) > 1
-        model.set_submodule(name, GDWSConv2d.from_factors(factors, conv))
-    conv = model.get_submodule("layer2.1.conv2")
-    once = GDWSConv2d.like(conv, torch.arange(conv.in_channels))
-    generator = torch.Generator().manual_seed(0)
-    once.depthwise.data.normal_(0, 0.1, generator=generator)
-    once.pointwise.data.normal_(0, 0.1, generator=generator)
-    model.set_submodule("layer2.1.conv2", once)
-    return model
-
-
-class Blocks(nn.Module):
-    """Convolutions before BatchNorm: one read by the sum too, one used twice, two that read the same input."""
-
-    def __init__(self):
-        super().__init__()
-        self.first, self.norm = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)
-        self.twice, self.norms = (
-            nn.Conv2d(8, 8, 3, padding=1, bias=False),
-            nn.ModuleList([nn.BatchNorm2d(8), nn.BatchNorm2d(8)]),
-        )
-        self.left = nn.Sequential(nn.Conv2d(8, 8, 1, bias=False), nn.BatchNorm2d(8))
-        self.right = nn.Sequential(nn.Conv2d(8, 8, 3, padding=1, groups=4), nn.BatchNorm2d(8))
-        for module in self.modules():
-            if isinstance(module, nn.BatchNorm2d):
-                for values in (module.weight.data, module.running_var):
-                    values.uniform_(0.5, 2)
-                for values in (module.bias.data, module.running_mean):
-                    values.normal_()
-
-    def forward(self, x):
-        x = self.first(x)
-        x = x + torch.relu(self.norm(x))
-        for norm in self.norms:
-            x = torch.relu(norm(self.twice(x)))
-        return (self.left(x) + self.right(x)).mean((2, 3))
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from test_export import images, operators
+from helpers import images, operators
 
 from gdws import data, models
 from gdws.deploy.onnx import verify

@@ -74,9 +74,9 @@ def test_the_worst_case_is_the_minimum_over_everything(found):
         rows = torch.stack([found.under(judge, name) for name in (NATURAL, WEAK, STRONG)])
         assert torch.equal(found.under(judge, WORST), rows.all(0))
     assert 0 < found.under("base", WORST).sum() < found.under("base", NATURAL).sum()
-    pair = found.paired("other", WORST)
-    assert pair.kept + pair.lost == found.under("base", WORST).sum()
-    assert pair.kept + pair.gained == found.under("other", WORST).sum()
+    pair = found.paired_change("other", WORST)
+    assert pair.both + pair.lost == found.under("base", WORST).sum()
+    assert pair.both + pair.gained == found.under("other", WORST).sum()
 
 
 @dataclass(frozen=True)
@@ -204,8 +204,8 @@ def test_deployed_numerics_decide_the_examples_of_the_float32_network(pair, foun
     assert torch.equal(both.under("exact", STRONG), both.under("other", STRONG))
     assert both.reference("exact") == "other"
     assert both.reference("base half") == "base"
-    changed = both.paired("base half", WORST)
-    assert changed.kept > 0
+    changed = both.paired_change("base half", WORST)
+    assert changed.both > 0
     assert changed.lost + changed.gained <= 4
     assert both.under("broken", NATURAL).sum() == 0
     assert set(saw) == {torch.float32}
@@ -235,7 +235,7 @@ def test_the_record_is_json_and_holds_everything(found):
     assert base["examples"][NATURAL]["right"].count("1") == found.under("base", NATURAL).sum()
     low, high = base["examples"][WORST]["interval"]
     assert low < base["robust"] < high
-    assert other["paired"][WORST]["kept"] == found.paired("other", WORST).kept
+    assert other["paired"][WORST]["both"] == found.paired_change("other", WORST).both
     assert {(row["judge"], row["maker"]) for row in record["transfer"]} == {("base", "other"), ("other", "base")}
     assert record["attacks"][1]["steps"] == 5
 

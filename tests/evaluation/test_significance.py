@@ -31,7 +31,7 @@ def test_the_tail_is_the_sum_over_all_outcomes(p):
 
 @pytest.mark.parametrize(("lost", "gained"), [(0, 0), (1, 0), (0, 6), (21, 14), (5, 5), (400, 300)])
 def test_mcnemar_is_the_binomial_test_of_the_changed_images(lost, gained):
-    result = PairedChange(kept=500, lost=lost, gained=gained, neither=300)
+    result = PairedChange(both=500, lost=lost, gained=gained, neither=300)
     changed, total = lost + gained, 800 + lost + gained
     assert result.points == pytest.approx(100 * (gained - lost) / total)
     low, high = result.interval
@@ -50,7 +50,7 @@ def test_mcnemar_is_the_binomial_test_of_the_changed_images(lost, gained):
 def test_pairs_are_counted():
     before = torch.tensor([1, 1, 1, 0, 0, 0, 0], dtype=torch.bool)
     after = torch.tensor([1, 0, 0, 1, 0, 0, 0], dtype=torch.bool)
-    assert paired_change(before, after) == PairedChange(kept=1, lost=2, gained=1, neither=3)
+    assert paired_change(before, after) == PairedChange(both=1, lost=2, gained=1, neither=3)
 
 
 def test_what_cannot_be_compared_is_refused():

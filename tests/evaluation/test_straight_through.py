@@ -3,8 +3,8 @@
 import onnx
 import pytest
 import torch
+from helpers import images
 from onnx import TensorProto, helper
-from test_export import images
 from torch import nn
 
 from gdws import data
@@ -79,7 +79,7 @@ class Pools(nn.Module):
         self.head = nn.Linear(16 * 7 * 7, 5)
 
     def forward(self, x):
-        x = nn.functional_graph.max_pool2d(nn.functional_graph.relu6(self.first(x)), 3, 2, 1)
+        x = nn.functional.max_pool2d(nn.functional.relu6(self.first(x)), 3, 2, 1)
         x = torch.cat([self.second(x), self.second(x).sigmoid() * 2], 1)
         return self.head(x.flatten(1))
 

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 import gdws
+from gdws.calibration.method import METHODS
 from gdws.errors import GdwsError
 from gdws.models import zoo
 from gdws.models.zoo.normalize import CIFAR10, IMAGENET
@@ -167,9 +168,9 @@ def test_the_first_convolution_sees_the_images_that_public_training_gave_it(name
 def test_every_network_runs_the_whole_pipeline(name, tmp_path):
     size, method, options = PIPELINES.get(name, (8, "paper", {}))
     model, x = trained(name), images(32, size)
-    made = gdws.plan(model, [x], gdws.Macs(0.6), method, attack=None, **options)
+    made = gdws.plan(model, [x], gdws.Macs(0.6), METHODS[method](attack=None, **options))
     assert made.macs <= 0.6
-    compressed = gdws.apply(model, made)
+    compressed = gdws.apply(model, made, [x])
     before, after = gdws.network_cost(model, x[:1]), gdws.network_cost(compressed, x[:1])
     assert before.macs - after.macs == sum(layer.dense_macs - layer.macs for layer in made.layers) > 0
     gdws.save(compressed, tmp_path / "out", base=f"zoo:{name}")
@@ -184,6 +185,6 @@ def test_every_network_runs_the_whole_pipeline(name, tmp_path):
 @pytest.mark.parametrize("name", SEPARABLE)
 def test_networks_without_anything_to_replace_say_so(name):
     model, x = trained(name), images(4, 16)
-    for method in ("calibrated", "paper", "uniform"):
+    for method in METHODS.values():
         with pytest.raises(GdwsError, match=r"Macs\(0.5\) is out of reach, none of the \d+ convolutions .*depthwise: \d+"):
-            gdws.plan(model, [x], gdws.Macs(0.5), method, attack=None)
+            gdws.plan(model, [x], gdws.Macs(0.5), method(attack=None))

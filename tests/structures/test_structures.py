@@ -5,7 +5,7 @@ import dataclasses
 
 import pytest
 import torch
-from test_compress import Net, flops
+from helpers import Net, flops
 from torch import nn
 
 import gdws
@@ -38,20 +38,20 @@ def setting(request):
     torch.manual_seed(0)
     model = request.param().eval()
     images = torch.rand(24, 3, 12, 12, generator=torch.Generator().manual_seed(1))
-    return model, images, gdws.plan(model, [images], gdws.Macs(0.5), attack=ATTACK).calibration
+    return model, images, gdws.calibrate(model, [images], gdws.Calibrated(attack=ATTACK))
 
 
 @pytest.mark.filterwarnings("ignore:Using padding='same'")
 @pytest.mark.parametrize("name", [*STRUCTURES, *FAMILIES])
 def test_costs_plans_and_files(setting, name, tmp_path):
     model, images, statistics = setting
-    made = gdws.plan(model, statistics, gdws.Macs(0.5), structures=name)
+    made = gdws.plan(model, statistics, gdws.Macs(0.5), gdws.Calibrated(structures=name))
     members = [structure.name for structure in select_structures(name)]
     replaced = [layer for layer in made.layers if layer.structure != "dense"]
     assert made.macs <= 0.5
     assert replaced
     assert {layer.structure for layer in replaced} <= set(members)
-    fast = gdws.apply(model, made)
+    fast = gdws.apply(model, made, statistics)
     saved = sum(layer.dense_macs - layer.macs for layer in replaced)
     assert flops(model, images) - flops(fast, images) == saved
     weights = sum(p.numel() for p in model.parameters()) - sum(p.numel() for p in fast.parameters())
@@ -66,7 +66,7 @@ def test_a_choice_among_structures_is_predicted_to_lose_no_more_than_one_of_them
     model, _, statistics = setting
 
     def weighted(name):
-        made = gdws.plan(model, statistics, gdws.Macs(0.5), structures=name)
+        made = gdws.plan(model, statistics, gdws.Macs(0.5), gdws.Calibrated(structures=name))
         return sum(layer.loss * STRUCTURES[layer.structure].brittleness for layer in made.layers if layer.structure != "dense")
 
     losses = {name: weighted(name) for name in (*STRUCTURES, "auto")}
@@ -91,19 +91,20 @@ def test_a_layer_loses_on_white_noise_what_its_curve_says():
 def test_unknown_structures_and_missing_curves_are_named(setting):
     model, images, statistics = setting
     with pytest.raises(GdwsError, match="structures are tucker"):
-        gdws.plan(model, statistics, gdws.Macs(0.5), structures="tucker")
+        gdws.plan(model, statistics, gdws.Macs(0.5), gdws.Calibrated(structures="tucker"))
     with pytest.raises(GdwsError, match="structures are none"):
-        gdws.plan(model, statistics, gdws.Macs(0.5), structures=())
-    few = gdws.plan(model, [images], gdws.Macs(0.5), structures="gdws", attack=None).calibration
+        gdws.plan(model, statistics, gdws.Macs(0.5), gdws.Calibrated(structures=()))
+    few = gdws.calibrate(model, [images], gdws.Calibrated(structures="gdws", attack=None))
     with pytest.raises(GdwsError, match="these statistics have no curves for"):
-        gdws.plan(model, few, gdws.Macs(0.5))
+        gdws.plan(model, few, gdws.Macs(0.5), "calibrated")
 
 
 def test_a_damaged_file_is_refused(setting, tmp_path):
     from safetensors.torch import load_file, save_file
 
     model, _, statistics = setting
-    fast = gdws.apply(model, gdws.plan(model, statistics, gdws.Macs(0.4), structures="separable"))
+    made = gdws.plan(model, statistics, gdws.Macs(0.4), gdws.Calibrated(structures="separable"))
+    fast = gdws.apply(model, made, statistics)
     gdws.save(fast, tmp_path / "out")
     file = tmp_path / "out" / "model.safetensors"
     tensors = load_file(file)
@@ -115,9 +116,9 @@ def test_a_damaged_file_is_refused(setting, tmp_path):
 
 def test_an_edited_rank_is_applied(setting):
     model, images, statistics = setting
-    made = gdws.plan(model, statistics, gdws.Macs(0.4), structures="separable")
+    made = gdws.plan(model, statistics, gdws.Macs(0.4), gdws.Calibrated(structures="separable"))
     layer = next(layer for layer in made.layers if layer.structure != "dense")
-    edited = dataclasses.replace(layer, kept=(1,))
+    edited = dataclasses.replace(layer, ranks=(1,))
     layers = tuple(edited if other is layer else other for other in made.layers)
     fast = gdws.apply(copy.deepcopy(model), dataclasses.replace(made, layers=layers), statistics)
     assert fast.get_submodule(layer.name).rank == 1
@@ -128,8 +129,9 @@ def test_a_convolution_of_one_channel_has_no_channels_to_project():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.Flatten(), nn.Linear(128, 4)).eval()
     images = torch.rand(12, 1, 8, 8)
-    made = gdws.plan(model, [images], gdws.Macs(0.5), attack=None, keep_first=False)
+    statistics = gdws.calibrate(model, [images], gdws.Calibrated(attack=None, keep_first=False))
+    made = gdws.plan(model, statistics, gdws.Macs(0.5))
     assert made.macs <= 0.5
-    assert "project" not in made.calibration.curves["0"]
-    assert "project" in made.calibration.curves["2"]
-    assert bool(gdws.apply(model, made)(images).isfinite().all())
+    assert "project" not in statistics.curves["0"]
+    assert "project" in statistics.curves["2"]
+    assert bool(gdws.apply(model, made, statistics)(images).isfinite().all())

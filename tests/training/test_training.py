@@ -6,11 +6,11 @@ import subprocess
 import sys
 import time
 from dataclasses import asdict
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from helpers import ATTACK, SMOOTH, network, recipe, training_images
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import distributed as dist
@@ -21,7 +21,7 @@ import gdws
 from gdws import data, models
 from gdws.attacks import MSD, PGD
 from gdws.core.distributed import SINGLE_PROCESS, ProcessGroup
-from gdws.core.weights import contiguous_copies
+from gdws.core.weights import read_weights
 from gdws.data import Dataset
 from gdws.errors import GdwsError
 from gdws.structures import STRUCTURES
@@ -31,36 +31,10 @@ from gdws.training.batchnorm import join_batchnorms
 from gdws.training.learner import Learner
 from gdws.training.loop import Trained, best_epoch, harmed, kept_epoch, train
 from gdws.training.objectives import Robust, Taught, Trades, divergence
-from gdws.training.recipes import RECIPES, Recipe
+from gdws.training.recipes import RECIPES
 from gdws.training.runs import Run
 from gdws.training.schedules import OneCycle, Steps
 from gdws.training.tuning import balance, movable, tune
-
-ATTACK = PGD(steps=2, eps=4 / 255)
-SMOOTH = PGD(norm="l2", eps=0.3, step=0.2, steps=2)
-"""Its steps change little where its gradients do: signs would make a pixel of a rounding error."""
-
-
-def network(seed=0):
-    """BatchNorm and convolutions that can be compressed, for 8 x 8 images of four classes."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        layers = [nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 16, 3, padding=1)]
-        layers += [nn.BatchNorm2d(16), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(64, 4)]
-        return nn.Sequential(*layers).eval()
-
-
-def images(count=200, seed=0):
-    """Four colours under noise: learnt in seconds, and no crop or flip hides them."""
-    generator = torch.Generator().manual_seed(seed)
-    colours = torch.tensor([[1.0, 0, 0], [0, 1, 0], [0, 0, 1], [1, 1, 0]]).view(4, 3, 1, 1)
-    labels = torch.arange(count) % 4
-    noisy = 0.3 * colours[labels] + 0.7 * torch.rand(count, 3, 8, 8, generator=generator)
-    return Dataset("colours", (255 * noisy).to(torch.uint8), labels)
-
-
-def recipe(**changes):
-    return Recipe(**{"epochs": 3, "batch": 20, "rate": 0.05, "held": 40, "attack": ATTACK, **changes})
 
 
 class Two(nn.Module):
@@ -126,7 +100,7 @@ def test_the_divergence_is_the_definition():
 
 
 def test_trades_is_attacked_along_the_gradient_of_its_divergence():
-    model, (x, y) = network().double(), next(iter(images(8)))
+    model, (x, y) = network().double(), next(iter(training_images(8)))
     x, near = x.double(), (x + 0.02).clamp(0, 1).double().requires_grad_(True)
     objective = Trades(6.0)
     from gdws.attacks.gradient_ascent import loss_gradient
@@ -180,7 +154,7 @@ def test_bad_recipes(changes, words):
 @pytest.mark.parametrize("warmup", [0, 2])
 def test_a_step_is_what_plain_pytorch_computes(warmup):
     """Attack in eval mode, nesterov SGD in train mode, an average: against the same written out with autograd and SGD."""
-    model, data, plan = network(), images(40), recipe(batch=40, warmup=warmup)
+    model, data, plan = network(), training_images(40), recipe(batch=40, warmup=warmup)
     learner = Learner(copy.deepcopy(model), data, plan, Robust(), SINGLE_PROCESS)
     optimizer = torch.optim.SGD(model.parameters(), 1, momentum=0.9, nesterov=True, weight_decay=5e-4)
     averaged = copy.deepcopy(model)
@@ -230,7 +204,7 @@ def test_batchnorm_over_several_processes_is_batchnorm_of_all_their_images(monke
 
 def test_no_random_number_comes_from_the_global_generator(tmp_path):
     before = torch.get_rng_state()
-    train(network(), images(80), recipe(epochs=1), tmp_path)
+    train(network(), training_images(80), recipe(epochs=1), tmp_path)
     assert torch.equal(before, torch.get_rng_state())
 
 
@@ -241,11 +215,11 @@ def test_dropout_is_part_of_the_seed_and_of_nothing_else(tmp_path):
         return nn.Sequential(*network()[:-1], nn.Dropout(0.5), network()[-1]).eval()
 
     torch.manual_seed(1)
-    one = train(droppy(), images(80), recipe(epochs=2), tmp_path / "one")
+    one = train(droppy(), training_images(80), recipe(epochs=2), tmp_path / "one")
     torch.manual_seed(2)
-    two = train(droppy(), images(80), recipe(epochs=2), tmp_path / "two")
+    two = train(droppy(), training_images(80), recipe(epochs=2), tmp_path / "two")
     assert without_times(one.history) == without_times(two.history)
-    other = train(droppy(), images(80), recipe(epochs=2, seed=1), tmp_path / "other")
+    other = train(droppy(), training_images(80), recipe(epochs=2, seed=1), tmp_path / "other")
     assert other.history[0]["loss"] != one.history[0]["loss"]
 
 
@@ -255,7 +229,7 @@ def test_weights_that_two_modules_share_are_averaged_once():
     tied = Two()
     tied.network = tied.again = copy.deepcopy(model)
     tied.forward = lambda x: tied.network(x)
-    learners = [Learner(net, images(40), recipe(average=0.5), Robust(), SINGLE_PROCESS) for net in (model, tied)]
+    learners = [Learner(net, training_images(40), recipe(average=0.5), Robust(), SINGLE_PROCESS) for net in (model, tied)]
     for learner in learners:
         for step in range(12):
             learner.step(step, 0)
@@ -277,7 +251,7 @@ def test_weights_that_two_modules_share_are_averaged_once():
     ],
 )
 def test_training_learns(tmp_path, changes):
-    trained = train(network(), images(), recipe(epochs=8, **changes), tmp_path)
+    trained = train(network(), training_images(), recipe(epochs=8, **changes), tmp_path)
     assert trained.kept["natural"] >= 80
     assert trained.kept["robust"] >= 60
     assert ("robust_rounded" in trained.kept) == ("precision" in changes)
@@ -285,13 +259,13 @@ def test_training_learns(tmp_path, changes):
     assert lines == trained.history
     assert [line["epoch"] for line in lines] == list(range(1, 9))
     assert not trained.model.training
-    kept = gdws.compression.storage.read_weights(tmp_path / "model.safetensors")
+    kept = read_weights(tmp_path / "model.safetensors")
     assert all(torch.equal(value, kept[name]) for name, value in trained.model.state_dict().items())
 
 
 def test_tensorboard_gets_the_log_where_it_is_installed(tmp_path):
     events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator", reason="needs tensorboard")
-    trained = train(network(), images(80), recipe(epochs=2), tmp_path)
+    trained = train(network(), training_images(80), recipe(epochs=2), tmp_path)
     found = events.EventAccumulator(str(tmp_path / "tensorboard"))
     found.Reload()
     assert [event.value for event in found.Scalars("robust")] == pytest.approx([line["robust"] for line in trained.history])
@@ -307,7 +281,7 @@ def test_the_best_epoch_is_kept_and_patience_ends(tmp_path, monkeypatch):
         return {"natural": 90.0, "robust": next(found)}
 
     monkeypatch.setattr("gdws.training.loop.validate", judged)
-    trained = train(network(), images(80), recipe(epochs=6, patience=2), tmp_path)
+    trained = train(network(), training_images(80), recipe(epochs=6, patience=2), tmp_path)
     assert len(trained.history) == 4
     assert trained.kept["epoch"] == 2
     assert all(torch.equal(value, seen[1][name]) for name, value in trained.model.state_dict().items())
@@ -352,13 +326,13 @@ def test_harm_is_more_than_chance(before, last, held, expected):
 
 def test_held_images_are_not_trained_on(tmp_path, monkeypatch):
     """Bug: they changed with the seed, and a tuned network's were among those that its base had been trained on."""
-    data = images(80)
+    data = training_images(80)
     drawn = []
     plain = Learner.__init__
     monkeypatch.setattr(
         Learner,
         "__init__",
-        lambda self, model, rest, *others: (drawn.append(rest), contiguous_copies(self, model, rest, *others))[1],
+        lambda self, model, rest, *others: (drawn.append(rest), plain(self, model, rest, *others))[1],
     )
     train(network(), data, recipe(epochs=1, held=10), tmp_path)
     rest = {image.numpy().tobytes() for image in drawn[0].images}
@@ -371,21 +345,21 @@ def test_held_images_are_not_trained_on(tmp_path, monkeypatch):
 RUN = """
 import sys
 from pathlib import Path
-from test_training import SMOOTH, images, network, recipe
+from helpers import SMOOTH, network, recipe, training_images
 from gdws.core.distributed import join_processes
 from gdws.training.loop import train
 import torch
 torch.set_num_threads(1)
-with join_processes() as ranks:
+with join_processes() as processes:
     plan = recipe(epochs=int(sys.argv[2]), seed=3, attack=SMOOTH)
-    model = network(seed=ranks.rank)  # the first process's weights count
-    train(model, images(), plan, Path(sys.argv[1]), resume=True, ranks=ranks, checkpoint_seconds=0)
+    model = network(seed=processes.rank)  # the first process's weights count
+    train(model, training_images(), plan, Path(sys.argv[1]), resume=True, processes=processes, checkpoint_seconds=0)
 """
-ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
+ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
 
 
 def test_a_killed_training_goes_on_as_if_nothing_had_been(tmp_path):
-    whole = train(network(), images(), recipe(epochs=20, seed=3, attack=SMOOTH), tmp_path / "whole")
+    whole = train(network(), training_images(), recipe(epochs=20, seed=3, attack=SMOOTH), tmp_path / "whole")
     cut = tmp_path / "cut"
     process = subprocess.Popen([sys.executable, "-c", RUN, str(cut), "20"], env=ENVIRONMENT)
     deadline = time.monotonic() + 120
@@ -395,7 +369,7 @@ def test_a_killed_training_goes_on_as_if_nothing_had_been(tmp_path):
     process.wait()
     done = len((cut / "log.jsonl").read_text().splitlines())
     assert 1 <= done < 20, "it was killed too late to prove anything"
-    resumed = train(network(), images(), recipe(epochs=20, seed=3, attack=SMOOTH), cut, resume=True)
+    resumed = train(network(), training_images(), recipe(epochs=20, seed=3, attack=SMOOTH), cut, resume=True)
     assert without_times(resumed.history) == without_times(whole.history)
     for name, value in whole.model.state_dict().items():
         assert torch.equal(value, resumed.model.state_dict()[name]), name
@@ -413,19 +387,19 @@ def test_the_best_epoch_of_a_cut_training_is_not_taken_for_that_of_its_continuat
             keep(self, *state)
 
     monkeypatch.setattr(Run, "keep", only_the_first)  # as if it died after its second epoch
-    first = train(network(), images(80), recipe(epochs=3), tmp_path, checkpoint_seconds=0)
+    first = train(network(), training_images(80), recipe(epochs=3), tmp_path, checkpoint_seconds=0)
     assert first.kept["epoch"] == 2
     found = iter([40.0, 45.0])
-    again = train(network(), images(80), recipe(epochs=3), tmp_path, resume=True)
+    again = train(network(), training_images(80), recipe(epochs=3), tmp_path, resume=True)
     assert again.kept["epoch"] == 1
-    weights = gdws.compression.storage.read_weights(tmp_path / "model.safetensors")
+    weights = read_weights(tmp_path / "model.safetensors")
     assert all(torch.equal(value, weights[name]) for name, value in again.model.state_dict().items())
     assert not torch.equal(first.model[0].weight, again.model[0].weight)
 
 
 def test_two_processes_train_as_one(tmp_path):
     """BatchNorm included: its batch is that of both."""
-    alone = train(network(), images(), recipe(seed=3, attack=SMOOTH), tmp_path / "one")
+    alone = train(network(), training_images(), recipe(seed=3, attack=SMOOTH), tmp_path / "one")
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     script = tmp_path / "script.py"
     script.write_text(RUN)
@@ -438,7 +412,7 @@ def test_two_processes_train_as_one(tmp_path):
     for one, two in zip(alone.history, lines, strict=True):
         assert two["loss"] == pytest.approx(one["loss"], rel=1e-4)
         assert two["natural"] == pytest.approx(one["natural"], abs=2.6)  # one image of 40
-    kept = gdws.compression.storage.read_weights(tmp_path / "two" / "model.safetensors")
+    kept = read_weights(tmp_path / "two" / "model.safetensors")
     for name, value in alone.model.state_dict().items():
         assert torch.allclose(value, kept[name], rtol=1e-3, atol=1e-4), name
 
@@ -447,20 +421,20 @@ def test_two_processes_train_as_one(tmp_path):
 
 
 def test_another_training_is_not_overwritten_and_not_continued_with_other_settings(tmp_path):
-    train(network(), images(80), recipe(epochs=1), tmp_path)
+    train(network(), training_images(80), recipe(epochs=1), tmp_path)
     before = (tmp_path / "model.safetensors").read_bytes()
     with pytest.raises(GdwsError, match="holds a training"):
-        train(network(), images(80), recipe(epochs=1), tmp_path)
+        train(network(), training_images(80), recipe(epochs=1), tmp_path)
     with pytest.raises(GdwsError, match="epochs 1 and not 2"):
-        train(network(), images(80), recipe(epochs=2), tmp_path, resume=True)
+        train(network(), training_images(80), recipe(epochs=2), tmp_path, resume=True)
     with pytest.raises(GdwsError, match="another data"):
-        train(network(), images(80, seed=1), recipe(epochs=1), tmp_path, resume=True)
+        train(network(), training_images(80, seed=1), recipe(epochs=1), tmp_path, resume=True)
     with pytest.raises(GdwsError, match="another network"):
-        train(nn.Sequential(network(), nn.Linear(4, 4)), images(80), recipe(epochs=1), tmp_path, resume=True)
+        train(nn.Sequential(network(), nn.Linear(4, 4)), training_images(80), recipe(epochs=1), tmp_path, resume=True)
     with pytest.raises(GdwsError, match="another objective"):
-        train(network(), images(80), recipe(epochs=1), tmp_path, objective=Taught(network()), resume=True)
+        train(network(), training_images(80), recipe(epochs=1), tmp_path, objective=Taught(network()), resume=True)
     assert (tmp_path / "model.safetensors").read_bytes() == before
-    assert train(network(), images(80), recipe(epochs=1), tmp_path, resume=True).kept["epoch"] == 1
+    assert train(network(), training_images(80), recipe(epochs=1), tmp_path, resume=True).kept["epoch"] == 1
 
 
 @pytest.mark.parametrize("name", ["gdws.json", "model", "model.safetensors"])
@@ -469,7 +443,7 @@ def test_a_folder_of_something_else_is_not_trained_in(tmp_path, name):
     (tmp_path / name).write_text("mine")
     for resume in (False, True):
         with pytest.raises(GdwsError, match=f"holds {name}"):
-            train(network(), images(80), recipe(epochs=1), tmp_path, resume=resume)
+            train(network(), training_images(80), recipe(epochs=1), tmp_path, resume=resume)
     assert (tmp_path / name).read_text() == "mine"
 
 
@@ -477,29 +451,29 @@ def test_a_training_cut_before_its_first_checkpoint_begins_anew(tmp_path):
     """Bug: its log was continued."""
     (tmp_path / "log.jsonl").write_text("{}\n")
     with pytest.raises(GdwsError, match="holds a training"):
-        train(network(), images(80), recipe(epochs=1), tmp_path)
-    train(network(), images(80), recipe(epochs=1), tmp_path, resume=True)
+        train(network(), training_images(80), recipe(epochs=1), tmp_path)
+    train(network(), training_images(80), recipe(epochs=1), tmp_path, resume=True)
     assert len((tmp_path / "log.jsonl").read_text().splitlines()) == 1
 
 
 def test_a_truncated_checkpoint_is_refused(tmp_path):
-    train(network(), images(80), recipe(epochs=1), tmp_path)
+    train(network(), training_images(80), recipe(epochs=1), tmp_path)
     file = tmp_path / "checkpoint.safetensors"
     file.write_bytes(file.read_bytes()[:-100])
     with pytest.raises(GdwsError, match=r"checkpoint.safetensors cannot be read"):
-        train(network(), images(80), recipe(epochs=1), tmp_path, resume=True)
+        train(network(), training_images(80), recipe(epochs=1), tmp_path, resume=True)
 
 
 @pytest.mark.parametrize(
     ("model", "data", "changes", "words"),
     [
-        (network, lambda: images(4), {}, "4 images: expected at least 5"),
-        (lambda: network().half(), images, {}, "expected float32"),
-        (network, lambda: Dataset("five", images(80).images, torch.arange(80) % 5), {}, "4 classes"),
-        (lambda: nn.Sequential(network(), nn.Softmax(1)), images, {}, "probabilities"),
-        (network, images, {"rate": 1e30}, "expected a rate below"),
-        (Two, images, {}, "returns a tuple in train mode"),
-        (single, images, {"batch": 1}, "fails in train mode on 1 images"),
+        (network, lambda: training_images(4), {}, "4 images: expected at least 5"),
+        (lambda: network().half(), training_images, {}, "expected float32"),
+        (network, lambda: Dataset("five", training_images(80).images, torch.arange(80) % 5), {}, "4 classes"),
+        (lambda: nn.Sequential(network(), nn.Softmax(1)), training_images, {}, "probabilities"),
+        (network, training_images, {"rate": 1e30}, "expected a rate below"),
+        (Two, training_images, {}, "returns a tuple in train mode"),
+        (single, training_images, {"batch": 1}, "fails in train mode on 1 images"),
     ],
 )
 def test_what_cannot_be_trained_is_refused(tmp_path, model, data, changes, words):
@@ -509,7 +483,7 @@ def test_what_cannot_be_trained_is_refused(tmp_path, model, data, changes, words
 
 def test_batches_that_processes_cannot_share():
     with pytest.raises(GdwsError, match="20 images for 3 processes"):
-        Learner(network(), images(), recipe(), Robust(), ProcessGroup(0, 3))
+        Learner(network(), training_images(), recipe(), Robust(), ProcessGroup(0, 3))
 
 
 # ------------------------------------------------------------------------------------------------ tuning
@@ -517,15 +491,15 @@ def test_batches_that_processes_cannot_share():
 
 @pytest.fixture(scope="module")
 def compressed(tmp_path_factory):
-    base = train(network(), images(400), recipe(epochs=6), tmp_path_factory.mktemp("base")).model
-    plan = gdws.plan(base, images(80), gdws.Macs(0.2), structures=("gdws",), attack=PGD(steps=1))
-    return base, gdws.apply(base, plan)
+    base = train(network(), training_images(400), recipe(epochs=6), tmp_path_factory.mktemp("base")).model
+    method = gdws.Calibrated(structures=("gdws",), attack=PGD(steps=1))
+    return base, gdws.compress(base, training_images(80), gdws.Macs(0.2), method)
 
 
 @pytest.mark.parametrize("taught", [False, True])
 def test_tuning_moves_factors_and_norms_and_nothing_else(tmp_path, compressed, taught):
     base, small = compressed
-    tuned = tune(small, images(400), recipe(epochs=3, rate=0.02), tmp_path, teacher=base if taught else None)
+    tuned = tune(small, training_images(400), recipe(epochs=3, rate=0.02), tmp_path, teacher=base if taught else None)
     assert isinstance(tuned, Trained)
     factored = {name for name, module in tuned.model.named_modules() if isinstance(module, FactoredConv2d)}
     assert factored == {name for name, module in small.named_modules() if isinstance(module, FactoredConv2d)}
@@ -539,9 +513,9 @@ def test_tuning_moves_factors_and_norms_and_nothing_else(tmp_path, compressed, t
         moved = not torch.equal(value, tuned.model.get_buffer(name))
         assert moved == (name.rpartition(".")[2] != "channels"), name
     assert tuned.kept["robust"] >= 60
-    assert tuned.model.gdws_plan == small.gdws_plan
+    assert gdws.plan_of(tuned.model) == gdws.plan_of(small) is not None
     gdws.save(tuned.model, tmp_path / "model")
-    x = next(iter(images(8)))[0]
+    x = next(iter(training_images(8)))[0]
     assert torch.equal(gdws.load(tmp_path / "model", base)(x), tuned.model(x))
 
 
@@ -578,8 +552,8 @@ def test_a_taught_network_comes_closer_to_its_teacher(tmp_path, compressed):
         if isinstance(module, FactoredConv2d):
             for parameter in module.parameters():
                 parameter.data += 0.1 * torch.randn(parameter.shape, generator=generator)
-    x = images(200, seed=5).images.float() / 255
-    tuned = tune(small, images(400), recipe(epochs=4, rate=0.02), tmp_path, teacher=base).model
+    x = training_images(200, seed=5).images.float() / 255
+    tuned = tune(small, training_images(400), recipe(epochs=4, rate=0.02), tmp_path, teacher=base).model
     with torch.no_grad():
         before, after = (float(divergence(base(x), model(x)).mean()) for model in (small, tuned))
     assert after < before
@@ -597,29 +571,29 @@ def test_a_taught_network_comes_closer_to_its_teacher(tmp_path, compressed):
 )
 def test_the_epoch_that_a_tuning_keeps(tmp_path, compressed, monkeypatch, keep, robust, epoch):
     """Validation is told what to find, of the network as it was first; a tuning that is done says the same again."""
-    small, x = compressed[1], next(iter(images(8)))[0]
+    small, x = compressed[1], next(iter(training_images(8)))[0]
     found = iter(robust)
     monkeypatch.setattr("gdws.training.loop.validate", lambda *_: {"natural": 90.0, "robust": next(found), "classes": 4})
-    tuned = tune(small, images(80), recipe(epochs=2, keep=keep), tmp_path)
+    tuned = tune(small, training_images(80), recipe(epochs=2, keep=keep), tmp_path)
     assert [line["epoch"] for line in tuned.history] == [0, 1, 2]
     assert tuned.kept["epoch"] == epoch
     assert tuned.harmed == (robust[-1] == 10)
     assert torch.allclose(tuned.model(x), small(x), atol=1e-5) == (epoch == 0)
-    again = tune(small, images(80), recipe(epochs=2, keep=keep), tmp_path, resume=True)
+    again = tune(small, training_images(80), recipe(epochs=2, keep=keep), tmp_path, resume=True)
     assert again.history == tuned.history
 
 
 def test_a_network_with_an_empty_layer_is_tuned(tmp_path):
     """Bug: kernels that are not there have no gradient. Hard plans make such layers."""
     base = network()
-    small = gdws.apply(base, gdws.plan(base, images(40), gdws.Macs(0.001), "uniform"))
+    small = gdws.compress(base, training_images(40), gdws.Macs(0.001), "uniform")
     assert small[3].channels.numel() == 0
-    tune(small, images(80), recipe(epochs=1), tmp_path)
+    tune(small, training_images(80), recipe(epochs=1), tmp_path)
 
 
 def test_a_teacher_of_other_classes_is_refused(tmp_path, compressed):
     with pytest.raises(GdwsError, match="between 5 classes: expected the 4"):
-        tune(compressed[1], images(80), recipe(), tmp_path, teacher=nn.Sequential(network(), nn.Linear(4, 5)))
+        tune(compressed[1], training_images(80), recipe(), tmp_path, teacher=nn.Sequential(network(), nn.Linear(4, 5)))
 
 
 def test_a_dense_network_is_not_tuned():
@@ -648,11 +622,10 @@ def test_a_taught_network_wants_what_its_teacher_says_and_a_quarter_of_the_label
 
 
 @pytest.fixture
-def files(tmp_path, monkeypatch):
+def files(tmp_path):
     """A network as code, and its images as a file, in the folder where `run` works."""
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
-    (tmp_path / "net.py").write_text("from test_training import network\n")
-    data = images(100)
+    (tmp_path / "net.py").write_text("from helpers import network\n")
+    data = training_images(100)
     np.savez(tmp_path / "data.npz", images=data.images.permute(0, 2, 3, 1).numpy(), labels=data.labels.numpy())
     return tmp_path
 
@@ -677,7 +650,7 @@ def test_train_and_go_on_from_the_command_line(run, files):
 
 def test_a_training_that_collapsed_says_so(run, files):
     """As on SVHN: all images decided as the commonest class."""
-    lines = ["from test_training import network", "def make():", "    model = network()", "    model[-1].bias.data[2] = 99"]
+    lines = ["from helpers import network", "def make():", "    model = network()", "    model[-1].bias.data[2] = 99"]
     (files / "stuck.py").write_text("\n".join([*lines, "    return model"]))
     options = ["--data", "npz:data.npz", "--epochs", 1, "--batch", 20, "--steps", 1, "--rate", 1e-6]
     status, text = run("train", "stuck.py:make", *options, "--out", "run", "--json", "t.json")
@@ -700,7 +673,7 @@ def test_training_without_an_attack(run, files):
 
 def test_a_network_of_the_zoo_has_as_many_classes_as_the_data(run, tmp_path):
     """And is found again, compressed or not, by the weights alone."""
-    colours = images(20)
+    colours = training_images(20)
     np.savez(tmp_path / "data.npz", images=colours.images.permute(0, 2, 3, 1).numpy(), labels=12 + colours.labels.numpy())
     options = ["--data", "npz:data.npz", "--epochs", 1, "--batch", 8, "--steps", 1, "--out", "run"]
     status, text = run("train", "zoo:resnet20", *options)
@@ -716,13 +689,13 @@ def test_tune_from_the_command_line(run, tmp_path):
     """The embedded network, on few images."""
     train = data.load("demo", "train").take(30)
     base = models.embedded()
-    gdws.save(gdws.apply(base, gdws.plan(base, train.take(4), gdws.Macs(0.5), "uniform")), tmp_path / "small", base="demo")
+    gdws.save(gdws.compress(base, train.take(4), gdws.Macs(0.5), "uniform"), tmp_path / "small", base="demo")
     options = ["--data", "demo", "--images", 30, "--epochs", 1, "--batch", 8, "--steps", 1, "--teacher", "demo"]
     status, text = run("tune", "small", *options, "--out", "run", "--json", "t.json")
     assert status == 0, text
     assert "Written to run/model" in text
     tuned = models.resolve(str(tmp_path / "run" / "model"))
-    assert tuned.gdws_plan.method == "uniform"
+    assert gdws.plan_of(tuned).method == "uniform"
     assert [line["epoch"] for line in json.loads((tmp_path / "t.json").read_text())["epochs"]] == [0, 1]
     status, text = run("evaluate", "small", str(tmp_path / "run" / "model"), "--data", "demo", "--n", 20, "--attack", "none")
     assert status == 0, text

@@ -12,7 +12,7 @@ from gdws.calibration.collect import gather_images
 from gdws.calibration.method import Calibrated, Method
 from gdws.calibration.statistics import Statistics
 from gdws.compression.apply import apply
-from gdws.compression.fidelity import agreement, attack_held_back, hold_back
+from gdws.compression.fidelity import attack_held_back, decided_alike, hold_back
 from gdws.core.checks import Batches
 from gdws.core.hashing import image_hashes
 from gdws.core.progress import note, track
@@ -58,7 +58,7 @@ def smallest_within(
             except OutOfReach:
                 low = middle
                 continue
-            alike = agreement(model, apply(model, tried, statistics), check)
+            alike = decided_alike(model, apply(model, tried, statistics), check)
             note(f"{middle:.2f} of the MACs: agreement {alike:.1f} %")
             if alike >= 100 - budget.value:
                 best, high = tried, middle

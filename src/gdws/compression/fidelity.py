@@ -57,6 +57,11 @@ def agreement(model: nn.Module, other: nn.Module, images: Tensor) -> float:
     100.0
     """
     refuse_calibration_images({"the first model": model, "the second model": other}, [images])
+    return decided_alike(model, other, images)
+
+
+def decided_alike(model: nn.Module, other: nn.Module, images: Tensor) -> float:
+    """Per cent of the images that both models decide alike, whatever they were calibrated on."""
     device, dtype = placement(model)
     same = 0
     with evaluating(model), evaluating(other), full_precision(), torch.no_grad():
@@ -76,7 +81,7 @@ def agreements(
     sets = {"clean": images}
     if attack is not None:
         sets["attacked"] = attack_held_back(model, images, labels, attack)
-    return {kind: agreement(model, other, part) for kind, part in sets.items()}
+    return {kind: decided_alike(model, other, part) for kind, part in sets.items()}
 
 
 def attack_held_back(model: nn.Module, images: Tensor, labels: Tensor | None, attack: PGD | None) -> Tensor:

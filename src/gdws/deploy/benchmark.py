@@ -51,7 +51,7 @@ def bench(
     """
     if repeats < 1 or warmup < 0:
         raise GdwsError(f"warmup is {warmup} and repeats {repeats}: expected at least 0 and 1")
-    models = {name: getattr(model, "module", None) or model for name, model in models.items()}
+    models = {name: getattr(model, "on_device", None) or model for name, model in models.items()}
     inputs = {name: example.to(*placement(m)) if isinstance(m, nn.Module) else example for name, m in models.items()}
     times: dict[str, list[float]] = {name: [] for name in models}
     square, steady = torch.rand(128, 128), []

@@ -95,7 +95,7 @@ class Engine:
 class Compiled:
     """A model in an engine: images (B, C, H, W) in [0, 1] to float32 logits (B, classes), both on the CPU.
 
-    module: what runs on a GPU, or eagerly, for those who have their images there already; None for the engines of CPUs.
+    on_device: what runs on a GPU, or eagerly, for those who have their images there already; None for the engines of CPUs.
     """
 
     engine: str
@@ -108,14 +108,14 @@ class Compiled:
         return f"{self.engine} {self.precision}"
 
     @property
-    def module(self) -> nn.Module | None:
+    def on_device(self) -> nn.Module | None:
         return self.run if isinstance(self.run, nn.Module) else None
 
     def __call__(self, images: Tensor) -> Tensor:
-        if self.module is None:
+        if self.on_device is None:
             return self.run(images)
         with torch.no_grad():
-            return self.run(images.to(*placement(self.module))).float().cpu()
+            return self.run(images.to(*placement(self.on_device))).float().cpu()
 
 
 def compile(

@@ -71,13 +71,15 @@ def back_to_back_timing() -> Iterator[None]:
         from torch._inductor.utils import clear_caches
 
         kind = type(benchmarking.benchmarker)
-        original = getattr(kind, METHOD)
+        if not hasattr(kind, METHOD):
+            raise AttributeError(f"{kind.__name__} has no {METHOD}")
     except (ImportError, AttributeError) as error:
         warnings.warn(f"torch.compile of {torch.__version__} is used as it is ({error}): kernels may be slower", stacklevel=3)
         yield
         return
     silent = {name: False for name in ("max_autotune_report_choices_stats",) if hasattr(config, name)}  # not in PyTorch 2.8
     with _LOCK, config.patch(silent):
+        original = getattr(kind, METHOD)  # here, where no other thread has replaced it
         folder = os.path.join(cache_dir(), CACHE_FOLDER)
         folders = {"TORCHINDUCTOR_CACHE_DIR": folder, "TRITON_CACHE_DIR": os.path.join(folder, "triton")}
         clear_caches()  # it also remembers where they are

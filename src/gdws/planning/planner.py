@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -48,6 +49,7 @@ def plan_within(
     """
     check_weights(model)
     given = calibration if isinstance(calibration, Statistics) else None
+    seed = seed if given is None else given.seed
     method = method or (given.method if given is not None else Calibrated())
     _check_combination(model, budget, method, target)
     images, labels = gather_images(calibration) if not isinstance(calibration, Statistics) else (calibration.images, None)
@@ -81,6 +83,8 @@ def plan_within(
             choices = choose_calibrated(candidates, structures, statistics, budget, tensor_cores=target is not None)
     elif isinstance(method, Paper):
         attack, statistics = (method.attack, None) if given is None else (given.attack, given)
+        if given is not None:
+            _check_covers(given, candidates)
         if candidates:
             choices = choose_lego(candidates, _alphas(model, images, labels, given, attack, seed), budget)
     else:
@@ -122,7 +126,13 @@ def _check_combination(model: nn.Module, budget: Budget, method: Method, target:
 
 def _check_covers(statistics: Statistics, candidates: Sequence[Site]) -> None:
     """Refuse statistics that were collected for other layers."""
-    missing = [site.name for site in candidates if site.name not in statistics.layers]
+
+    def covers(site: Site) -> bool:
+        layer, (outputs, *inputs), groups = statistics.layers.get(site.name), site.conv.weight.shape, site.conv.groups
+        expected = [(groups, math.prod(inputs)), (groups, outputs // groups)]
+        return layer is not None and [tuple(part.shape[:2]) for part in (layer.moment, layer.gradient)] == expected
+
+    missing = [site.name for site in candidates if not covers(site)]
     if missing:
         raise GdwsError(
             f"the statistics lack {len(missing)} of {len(candidates)} convolutions, {missing[0]!r} first: expected those that "

@@ -1,4 +1,4 @@
-"""A network whose values are gone through in other orders computes what it did, and what follows pairs is joined to them."""
+"""A network whose loops run in other orders computes what it did, and what follows factorized pairs is fused into them."""
 
 import re
 from collections import Counter
@@ -10,10 +10,11 @@ from torch._inductor.utils import run_and_get_code
 from torch.nn import functional as F
 
 from gdws import models
-from gdws.core.sites import find_convolutions, replace
+from gdws.core.sites import find_convolutions, replace_modules
 from gdws.deploy.autotune import prepare_graph
-from gdws.deploy.fx.fuse_epilogues import ORDERS, by_rows_and_columns, fuse_epilogues, laid, once
+from gdws.deploy.fx.fuse_epilogues import fuse_epilogues, keep_axes_apart, materialize, materialize_in_memory_order
 from gdws.deploy.fx.graph import functional_graph
+from gdws.deploy.inductor import LOOPS_IN_AXIS_ORDER
 from gdws.deploy.onnx import trace_model
 from gdws.structures import STRUCTURES
 
@@ -59,9 +60,9 @@ def test_it_computes_what_it_did(chosen, batch):
     fuse_epilogues(made, taken[chosen])
     made.graph.lint()
     kinds = Counter(node.target for node in made.graph.nodes)
-    joined = [bool(kinds[kind]) for kind in (by_rows_and_columns, once)]
-    assert joined == [chosen == "all"] * 2
-    assert kinds[laid]
+    fused = [bool(kinds[kind]) for kind in (keep_axes_apart, materialize)]
+    assert fused == [chosen == "all"] * 2
+    assert kinds[materialize_in_memory_order]
     with torch.no_grad():
         expected = network(x)
         assert torch.allclose(made(x), expected, rtol=1e-5, atol=1e-6)
@@ -73,29 +74,31 @@ def test_it_computes_what_it_did(chosen, batch):
 
 @pytest.mark.usefixtures("compiler")
 @pytest.mark.filterwarnings("ignore")  # torch.compile imports what is deprecated
-@pytest.mark.parametrize("function", [by_rows_and_columns, once, laid])
+@pytest.mark.parametrize("function", [keep_axes_apart, materialize, materialize_in_memory_order])
 def test_the_order_in_which_torch_compile_goes_through_values(function):
     """Of the axes, with rows and columns apart, or of memory, which is one run through all values; in the code for a CPU."""
-    options = {**ORDERS, "fx_graph_cache": False, "cpp.simdlen": 1}  # the same code on every CPU
+    options = {**LOOPS_IN_AXIS_ORDER, "fx_graph_cache": False, "cpp.simdlen": 1}  # the same code on every CPU
     maps = [torch.rand(2, 16, 8, 8).to(memory_format=torch.channels_last) for _ in range(2)]
     torch._dynamo.reset()
     network = torch.compile(lambda x, y: function((x + y).relu()), options=options)
     found, (code,) = run_and_get_code(network, *maps)
     loops = re.findall(r"for\(int64_t x\d+=.*?<static_cast<int64_t>\(([\dL]+)\)", code)
-    assert [int(size.rstrip("L")) for size in loops] == ([2 * 16 * 8 * 8] if function is laid else [2, 16, 8, 8])
+    assert [int(size.rstrip("L")) for size in loops] == (
+        [2 * 16 * 8 * 8] if function is materialize_in_memory_order else [2, 16, 8, 8]
+    )
     assert torch.equal(found, (maps[0] + maps[1]).relu())
 
 
 def test_the_values_are_the_same():
     x = torch.randn(3, 5, 4, 6).to(memory_format=torch.channels_last)
-    for same in (by_rows_and_columns, once, laid):
+    for same in (keep_axes_apart, materialize, materialize_in_memory_order):
         assert torch.equal(same(x), x)
         assert same(x.half()).dtype == torch.float16
-    assert laid(x).data_ptr() == x.data_ptr()
+    assert materialize_in_memory_order(x).data_ptr() == x.data_ptr()
 
 
 @pytest.mark.parametrize("structure", ["vertical", "horizontal", "project"])
-def test_after_pairs_all_is_joined(structure):
+def test_after_pairs_all_is_fused(structure):
     """Of a pre-activation network all but the normalisation of its input, as often as it has sums and ReLUs."""
     model, images = models.embedded(), torch.rand(3, 3, 32, 32)
     convs = [site.conv for site in find_convolutions(model, images) if site.reason is None]
@@ -103,15 +106,15 @@ def test_after_pairs_all_is_joined(structure):
     for pair in pairs.values():
         for weight in pair.parameters():
             nn.init.normal_(weight, 0, weight[0].numel() ** -0.5)
-    replace(model, pairs)
+    replace_modules(model, pairs)
     network = prepare_graph(model, images)
     with torch.no_grad():
         assert torch.allclose(network(images), model(images), rtol=1e-4, atol=1e-4)
     kinds = Counter(node.target for node in network.graph.nodes)
-    assert kinds[laid] == 1
+    assert kinds[materialize_in_memory_order] == 1
     relus, sums = 15, 7  # two ReLUs for each of seven blocks and one at the end; one sum for each block
-    assert kinds[once] + kinds[by_rows_and_columns] >= relus
-    assert kinds[once] + kinds[by_rows_and_columns] <= relus + sums
+    assert kinds[materialize] + kinds[keep_axes_apart] >= relus
+    assert kinds[materialize] + kinds[keep_axes_apart] <= relus + sums
 
 
 class Block(nn.Module):
@@ -131,8 +134,8 @@ class Block(nn.Module):
         return F.max_pool2d(x, 2).mean((2, 3))
 
 
-def test_what_can_be_joined():
-    """A sum is joined to what can run last: not to the first convolution, before cuDNN's; products and pools go by memory."""
+def test_what_can_be_fused():
+    """A sum is fused into what can run last: not to the first convolution, before cuDNN's; products and pools go by memory."""
     torch.manual_seed(0)
     network, x = Block().eval(), torch.rand(2, 3, 8, 8)
     made = prepare_graph(network, x)
@@ -144,9 +147,9 @@ def test_what_can_be_joined():
         if node.target in (ADD, torch.ops.aten.silu.default, torch.ops.aten.max_pool2d.default)
     ]
     assert readers == [
-        (torch.ops.aten.silu.default, {by_rows_and_columns}),
-        (ADD, {laid}),
-        (ADD, {laid}),
-        (ADD, {by_rows_and_columns}),
-        (torch.ops.aten.max_pool2d.default, {laid}),
+        (torch.ops.aten.silu.default, {keep_axes_apart}),
+        (ADD, {materialize_in_memory_order}),
+        (ADD, {materialize_in_memory_order}),
+        (ADD, {keep_axes_apart}),
+        (torch.ops.aten.max_pool2d.default, {materialize_in_memory_order}),
     ]

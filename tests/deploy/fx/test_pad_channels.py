@@ -1,4 +1,4 @@
-"""Convolutions of few channels compute what they did as such of a whole block."""
+"""Convolutions of few channels compute what they did, padded to a tile."""
 
 import torch
 from hypothesis import given, settings
@@ -6,14 +6,14 @@ from hypothesis import strategies as st
 from torch import nn
 
 from gdws.deploy.fx.graph import convolution_arguments, functional_graph
-from gdws.deploy.fx.pad_channels import BLOCK, pad_channels
+from gdws.deploy.fx.pad_channels import TILE, pad_channels
 from gdws.deploy.onnx import trace_model
 
 CONV = torch.ops.aten.conv2d.default
 
 
 def convolutions(*layers, images):
-    """A network's graph, and the shapes of the weights and the strides, paddings and dilations of its convolutions, filled."""
+    """A network's graph, and the shapes of the weights and the strides, paddings and dilations of its convolutions, padded."""
     network = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten()).eval()
     made = functional_graph(trace_model(network, images))
     pad_channels(made)
@@ -40,8 +40,8 @@ def test_any_convolution(channels, kernel, stride, dilation, padding, mode, bias
     torch.manual_seed(0)
     conv = nn.Conv2d(channels, 5, kernel, stride, padding, dilation, bias=bias, padding_mode=mode)
     ((shape, (strides, *_)),) = convolutions(conv, images=torch.rand(2, channels, 17, 13))
-    stacked = channels < BLOCK and kernel[0] > 1 and channels * {1: 1, 2: 2, 3: 4, 4: 4, 5: 8}[kernel[0]] <= BLOCK
-    assert shape == (5, max(channels, BLOCK), 1 if stacked else kernel[0], kernel[1])
+    stacked = channels < TILE and kernel[0] > 1 and channels * {1: 1, 2: 2, 3: 4, 4: 4, 5: 8}[kernel[0]] <= TILE
+    assert shape == (5, max(channels, TILE), 1 if stacked else kernel[0], kernel[1])
     assert list(strides) == [1 if stacked else stride, stride]
 
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from gdws.deploy.fx.graph import convolution_arguments, functional_graph
-from gdws.deploy.fx.widen_columns import WHOLE, split_columns, widen_columns
+from gdws.deploy.fx.widen_columns import TILE, split_columns, widen_columns
 from gdws.deploy.onnx import trace_model
 
 CONV = torch.ops.aten.conv2d.default
@@ -39,7 +39,7 @@ def test_any_first_convolution(channels, taps, stride, padding, width, bias):
     first = nn.Conv2d(3, channels, (1, taps), stride, (0, padding), bias=bias)
     images = torch.rand(2, 3, 4, width)
     columns, after = 1, first(images).shape[3]
-    while taps > 1 and after % (2 * columns) == 0 and 2 * columns * channels <= WHOLE:
+    while taps > 1 and after % (2 * columns) == 0 and 2 * columns * channels <= TILE:
         columns *= 2
     (found, strides), second = widened(first, nn.Conv2d(channels, 4, (3, 1), padding=(1, 0)), images=images)
     assert found == (columns * channels, 3, 1, taps + (columns - 1) * stride[1])
@@ -76,8 +76,8 @@ def test_others_stay():
 
 
 def test_columns_are_taken_apart_without_a_copy():
-    strips = torch.arange(2 * 6 * 3 * 4).view(2, 6, 3, 4).to(memory_format=torch.channels_last)
-    columns = split_columns(strips, 2)
+    wide = torch.arange(2 * 6 * 3 * 4).view(2, 6, 3, 4).to(memory_format=torch.channels_last)
+    columns = split_columns(wide, 2)
     assert columns.shape == (2, 3, 3, 8)
-    assert columns.data_ptr() == strips.data_ptr()
-    assert torch.equal(columns[..., 1::2], strips[:, 3:])
+    assert columns.data_ptr() == wide.data_ptr()
+    assert torch.equal(columns[..., 1::2], wide[:, 3:])

@@ -1,0 +1,64 @@
+"""Times by layer, from real engines; and kept."""
+
+import dataclasses
+
+import pytest
+
+from gdws.errors import GdwsError
+from gdws.planning.latency import measure, measure_cpu
+from gdws.planning.latency.measure import measure_latencies
+from gdws.planning.latency.table import LatencyTable
+from gdws.planning.latency.target import Target
+
+ENGINES = ("onnxruntime", "openvino")
+
+
+@pytest.mark.parametrize("precision", ["float32", "int8"])
+def test_every_layer_of_a_real_network_has_its_time(residual, table, precision, monkeypatch):
+    """In both engines, all structures: nothing is zero, and the layers of the dense network are a part of its time."""
+    model, sites, structures, statistics = residual
+    if precision == "int8":
+        monkeypatch.setattr(measure_cpu, "SHARES", (0.2,))
+        table = measure_latencies(model, sites, structures[:1], statistics, Target(precision="int8", threads=1))
+    assert set(table.engines) == set(ENGINES)
+    for latencies in table.engines.values():
+        assert min(latencies.layers.values()) > 0
+        assert 0.3 * latencies.total < sum(latencies.layers.values()) < 1.3 * latencies.total
+        for site in sites:
+            for structure in structures if precision == "float32" else structures[:1]:
+                points = latencies.points[site.name][structure.name]
+                assert all(size > 0 and seconds > 0 for size, seconds in points)
+                assert [size for size, _ in points] == sorted({size for size, _ in points})
+    assert table.reference[1] == min(table.reference[1], *(found.total for found in table.engines.values()))
+
+
+def test_a_timetable_is_kept_and_a_damaged_one_is_taken_again(residual, table, tmp_path, monkeypatch):
+    measured = [table, dataclasses.replace(table, reference=("torch", 1.0))]
+    monkeypatch.setattr(measure, "measure_on_cpu", lambda *_: measured.pop(0))
+    target = Target(threads=1)
+    assert measure_latencies(*residual, target, tmp_path) == table
+    (file,) = tmp_path.iterdir()
+    assert measure_latencies(*residual, target, tmp_path) == table
+    assert len(measured) == 1
+    file.write_text(file.read_text()[:100])
+    again = measure_latencies(*residual, target, tmp_path)
+    assert again.reference == ("torch", 1.0)
+    assert LatencyTable.from_json(file.read_text()) == again
+    with pytest.raises(GdwsError, match="not a timetable"):
+        LatencyTable.from_json("[]")
+
+
+def test_a_timetable_that_cannot_be_kept_says_so_before_it_is_measured(residual, tmp_path, monkeypatch):
+    monkeypatch.setattr(measure, "measure_on_cpu", None)
+    (tmp_path / "file").touch()
+    with pytest.raises(GdwsError, match=r"cannot make the folder .*file/cache: Not a directory"):
+        measure_latencies(*residual, Target(threads=1), tmp_path / "file" / "cache")
+
+
+def test_a_timetable_of_other_versions_is_not_used(residual, monkeypatch):
+    """By the module's version: the distribution may have another name, as onnxruntime-gpu has."""
+    keys = {measure._key(*residual, Target())}
+    for package in ("torch", "onnxruntime", "openvino"):
+        monkeypatch.setattr(f"{package}.__version__", "0.0")
+        keys.add(measure._key(*residual, Target()))
+    assert len(keys) == 4
