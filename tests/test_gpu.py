@@ -151,10 +151,10 @@ def test_a_compressed_network_is_tuned(method):
     from gdws.training.learner import Learner
     from gdws.training.objectives import Taught
     from gdws.training.recipes import Recipe
-    from gdws.training.tuning import balance, movable
+    from gdws.training.tuning import balance, trainable_copy
 
     base, train = models.embedded().cuda(), data.load("demo", "train").take(128)
-    small = movable(gdws.compress(base, train.take(8), gdws.Macs(0.5), method(attack=PGD(steps=1))))
+    small = trainable_copy(gdws.compress(base, train.take(8), gdws.Macs(0.5), method(attack=PGD(steps=1))))
     balance(small)
     recipe = Recipe(batch=32, attack=PGD(steps=2), rate=0.01, precision="bfloat16")
     learner = Learner(small, train, recipe, Taught(base), SINGLE_PROCESS)

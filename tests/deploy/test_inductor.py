@@ -10,7 +10,7 @@ from torch._inductor.runtime.benchmarking import benchmarker
 from torch._inductor.runtime.cache_dir_utils import cache_dir
 
 from gdws.deploy import inductor
-from gdws.deploy.inductor import CACHE_FOLDER, back_to_back_timing
+from gdws.deploy.inductor import CACHE_FOLDER, MAX_AUTOTUNE, available, back_to_back_timing
 
 
 def benchmark():
@@ -65,3 +65,16 @@ def test_what_is_compiled_inside_stays_apart_and_runs_after(tmp_path, monkeypatc
     written = [path.relative_to(tmp_path) for path in Path(tmp_path).rglob("*.py")]
     assert written
     assert {path.parts[0] for path in written} == {CACHE_FOLDER}
+
+
+def test_options_that_a_version_lacks_are_left_out_with_a_warning():
+    with pytest.warns(UserWarning, match="has no no_such_option: left out"):
+        assert available({"max_autotune": True, "no_such_option": 1}) == {"max_autotune": True}
+    assert available(MAX_AUTOTUNE) == MAX_AUTOTUNE
+
+
+def test_a_version_with_another_benchmarker_is_used_as_it_is(monkeypatch):
+    monkeypatch.setattr(inductor, "METHOD", "no_such_method")
+    folder = cache_dir()
+    with pytest.warns(UserWarning, match="is used as it is .*has no no_such_method"), back_to_back_timing():
+        assert cache_dir() == folder

@@ -8,7 +8,7 @@ import torch
 from scipy import stats
 
 from gdws.errors import GdwsError
-from gdws.evaluation.significance import PairedChange, clopper_pearson, paired_change, tail, wilson
+from gdws.evaluation.significance import PairedChange, binomial_tail, clopper_pearson, paired_change, wilson
 
 SHARES = [(0, 1), (1, 1), (0, 40), (3, 40), (40, 40), (511, 1000), (9999, 10000)]
 
@@ -26,7 +26,7 @@ def test_the_tail_is_the_sum_over_all_outcomes(p):
     for successes in range(-1, 8):
         outcomes = (draws for draws in itertools.product((0, 1), repeat=6) if sum(draws) >= successes)
         expected = sum(math.prod(p if draw else 1 - p for draw in draws) for draws in outcomes)
-        assert tail(successes, 6, p) == pytest.approx(expected, abs=1e-12)
+        assert binomial_tail(successes, 6, p) == pytest.approx(expected, abs=1e-12)
 
 
 @pytest.mark.parametrize(("lost", "gained"), [(0, 0), (1, 0), (0, 6), (21, 14), (5, 5), (400, 300)])

@@ -99,21 +99,21 @@ def test_hydras_masks_are_refused_without_their_fraction_and_multiplied_with_it(
     torch.save(training_state(prefixed(state, "module.")), tmp_path / "model_best.pth.tar")
     with pytest.raises(GdwsError, match=r"masked layers \(module.conv1.popup_scores\).*expected its dense file"):
         models.resolve("zoo:tiny", tmp_path / "model_best.pth.tar")
-    dense = checkpoints.masked(read_weights(tmp_path / "model_best.pth.tar"), kept=0.1)
+    dense = checkpoints.apply_popup_masks(read_weights(tmp_path / "model_best.pth.tar"), keep=0.1)
     torch.save(dense, tmp_path / "dense.pt")
     loaded = models.resolve("zoo:tiny", tmp_path / "dense.pt").state_dict()
     for key in ("layer1.0.conv1.weight", "linear.weight"):
         scores = state[key.removesuffix("weight") + "popup_scores"].abs()
         bound = scores.flatten().kthvalue(int(0.9 * scores.numel())).values
         assert torch.equal(loaded[key], state[key] * (scores > bound))
-    whole = checkpoints.masked(state, kept=1.0)
+    whole = checkpoints.apply_popup_masks(state, keep=1.0)
     assert whole.keys() == model.state_dict().keys()
     assert all(torch.equal(value, state[key]) for key, value in whole.items())
-    for kept in (0, 1.5):
-        with pytest.raises(GdwsError, match=f"kept is {kept}: expected"):
-            checkpoints.masked(state, kept)
+    for keep in (0, 1.5):
+        with pytest.raises(GdwsError, match=f"keep is {keep}: expected"):
+            checkpoints.apply_popup_masks(state, keep)
     with pytest.raises(GdwsError, match=r"a\.popup_scores has shape \(2,\): expected a\.weight of the same shape"):
-        checkpoints.masked({"a.popup_scores": torch.zeros(2)}, 0.5)
+        checkpoints.apply_popup_masks({"a.popup_scores": torch.zeros(2)}, 0.5)
 
 
 def test_names_of_the_file_are_kept_where_they_do_not_fit(tmp_path):

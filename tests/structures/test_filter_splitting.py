@@ -71,7 +71,7 @@ def test_a_curve_tells_the_loss_after_the_best_mix(problem, axes):
     rank = (len(curve.filters) + 1) // 2
     loss, mix = best(weight, moment, gradient, curve.filters[:rank], axes)
     assert float(curve.losses[rank]) == pytest.approx(loss, rel=1e-6, abs=1e-9 * total)
-    found = filter_splitting.mix(weight, moment, curve.filters[:rank], axes).flatten(1)
+    found = filter_splitting.best_mix(weight, moment, curve.filters[:rank], axes).flatten(1)
     rows = bank(weight, curve.filters[:rank], axes)
     assert torch.allclose(found @ rows, mix @ rows, atol=1e-5 * float((mix @ rows).abs().max()))
 
@@ -84,7 +84,7 @@ def test_refined_filters_lose_no_more(problem, axes):
         return
     curve = filter_splitting.curve(weight, moment, gradient, axes)
     rank = (len(curve.filters) + 1) // 2
-    better = filter_splitting.refined(weight, moment, gradient, curve.filters, rank, axes)
+    better = filter_splitting.refine(weight, moment, gradient, curve.filters, rank, axes)
     assert better.shape == curve.filters[:rank].shape
     after = best(weight, moment, gradient, better, axes)[0]
     assert after <= float(curve.losses[rank]) * (1 + 1e-3) + 1e-6 * float(curve.losses[0])
@@ -98,7 +98,7 @@ def test_refining_helps_where_the_moment_is_no_kronecker_product():
     moment = metric.add_ridge(torch.block_diag(*blocks), metric.MOMENT_RIDGE)
     gradient = metric.add_ridge(random_metric(generator, 16, 64), metric.GRADIENT_RIDGE)
     curve = filter_splitting.curve(weight, moment, gradient, (0,))
-    better = filter_splitting.refined(weight, moment, gradient, curve.filters, 6, (0,))
+    better = filter_splitting.refine(weight, moment, gradient, curve.filters, 6, (0,))
     assert best(weight, moment, gradient, better, (0,))[0] < 0.9 * float(curve.losses[6])
 
 

@@ -76,7 +76,7 @@ def test_mix_is_least_squares(problem, kept):
     kept = min(kept, weight.shape[1] * weight.shape[2] - 1)
     channels, kernels = curve.leading(curve.distribution(kept))
     _, mix = best_loss(weight, moment, gradient, channels, kernels)
-    found = kernel_elimination.mix(weight, moment, channels, kernels)
+    found = kernel_elimination.best_mix(weight, moment, channels, kernels)
     assert torch.allclose(found, mix, rtol=1e-3, atol=1e-5 * float(mix.abs().max()))
 
 

@@ -27,14 +27,14 @@ from gdws.errors import GdwsError
 from gdws.structures import STRUCTURES
 from gdws.structures.layers import FactoredConv2d
 from gdws.training.augment import crop_and_flip
-from gdws.training.batchnorm import join_batchnorms
+from gdws.training.batchnorm import share_batchnorm_statistics
 from gdws.training.learner import Learner
-from gdws.training.loop import Trained, best_epoch, harmed, kept_epoch, train
+from gdws.training.loop import Trained, best_epoch, chosen_epoch, train, was_harmed
 from gdws.training.objectives import Robust, Taught, Trades, divergence
 from gdws.training.recipes import RECIPES
 from gdws.training.runs import Run
 from gdws.training.schedules import OneCycle, Steps
-from gdws.training.tuning import balance, movable, tune
+from gdws.training.tuning import balance, trainable_copy, tune
 
 
 class Two(nn.Module):
@@ -191,7 +191,7 @@ def test_batchnorm_over_several_processes_is_batchnorm_of_all_their_images(monke
     x = torch.randn(6, 4, 5, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).float().requires_grad_(True)
     expected = nn.BatchNorm2d(4, affine=affine)
     joint = nn.Sequential(copy.deepcopy(expected))
-    join_batchnorms(joint)
+    share_batchnorm_statistics(joint)
     both = torch.cat([x, x])
     weights = torch.randn(6, 4, 5, 5, generator=torch.Generator().manual_seed(1))
     (there,) = torch.autograd.grad((expected(both) * torch.cat([weights, weights])).sum(), x)
@@ -252,9 +252,9 @@ def test_weights_that_two_modules_share_are_averaged_once():
 )
 def test_training_learns(tmp_path, changes):
     trained = train(network(), training_images(), recipe(epochs=8, **changes), tmp_path)
-    assert trained.kept["natural"] >= 80
-    assert trained.kept["robust"] >= 60
-    assert ("robust_rounded" in trained.kept) == ("precision" in changes)
+    assert trained.best["natural"] >= 80
+    assert trained.best["robust"] >= 60
+    assert ("robust_rounded" in trained.best) == ("precision" in changes)
     lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     assert lines == trained.history
     assert [line["epoch"] for line in lines] == list(range(1, 9))
@@ -283,7 +283,7 @@ def test_the_best_epoch_is_kept_and_patience_ends(tmp_path, monkeypatch):
     monkeypatch.setattr("gdws.training.loop.validate", judged)
     trained = train(network(), training_images(80), recipe(epochs=6, patience=2), tmp_path)
     assert len(trained.history) == 4
-    assert trained.kept["epoch"] == 2
+    assert trained.best["epoch"] == 2
     assert all(torch.equal(value, seen[1][name]) for name, value in trained.model.state_dict().items())
 
 
@@ -304,7 +304,7 @@ def test_the_best_epoch_is_kept_and_patience_ends(tmp_path, monkeypatch):
 def test_the_best_epoch(accuracies, best):
     history = [{"epoch": number, "natural": n, "robust": r} for number, (n, r) in enumerate(accuracies, start=1)]
     assert best_epoch(history)["epoch"] == best
-    assert kept_epoch(history, "last") is history[-1]
+    assert chosen_epoch(history, "last") is history[-1]
 
 
 @pytest.mark.parametrize(
@@ -320,8 +320,8 @@ def test_the_best_epoch(accuracies, best):
 )
 def test_harm_is_more_than_chance(before, last, held, expected):
     history = [{"epoch": number, "natural": n, "robust": r} for number, (n, r) in enumerate((before, (10.0, 10.0), last))]
-    assert harmed(history, held) == expected
-    assert not harmed([{**history[0], "epoch": 1}, history[-1]], held)  # nothing is known of the time before
+    assert was_harmed(history, held) == expected
+    assert not was_harmed([{**history[0], "epoch": 1}, history[-1]], held)  # nothing is known of the time before
 
 
 def test_held_images_are_not_trained_on(tmp_path, monkeypatch):
@@ -388,10 +388,10 @@ def test_the_best_epoch_of_a_cut_training_is_not_taken_for_that_of_its_continuat
 
     monkeypatch.setattr(Run, "keep", only_the_first)  # as if it died after its second epoch
     first = train(network(), training_images(80), recipe(epochs=3), tmp_path, checkpoint_seconds=0)
-    assert first.kept["epoch"] == 2
+    assert first.best["epoch"] == 2
     found = iter([40.0, 45.0])
     again = train(network(), training_images(80), recipe(epochs=3), tmp_path, resume=True)
-    assert again.kept["epoch"] == 1
+    assert again.best["epoch"] == 1
     weights = read_weights(tmp_path / "model.safetensors")
     assert all(torch.equal(value, weights[name]) for name, value in again.model.state_dict().items())
     assert not torch.equal(first.model[0].weight, again.model[0].weight)
@@ -434,7 +434,7 @@ def test_another_training_is_not_overwritten_and_not_continued_with_other_settin
     with pytest.raises(GdwsError, match="another objective"):
         train(network(), training_images(80), recipe(epochs=1), tmp_path, objective=Taught(network()), resume=True)
     assert (tmp_path / "model.safetensors").read_bytes() == before
-    assert train(network(), training_images(80), recipe(epochs=1), tmp_path, resume=True).kept["epoch"] == 1
+    assert train(network(), training_images(80), recipe(epochs=1), tmp_path, resume=True).best["epoch"] == 1
 
 
 @pytest.mark.parametrize("name", ["gdws.json", "model", "model.safetensors"])
@@ -512,7 +512,7 @@ def test_tuning_moves_factors_and_norms_and_nothing_else(tmp_path, compressed, t
     for name, value in small.named_buffers():
         moved = not torch.equal(value, tuned.model.get_buffer(name))
         assert moved == (name.rpartition(".")[2] != "channels"), name
-    assert tuned.kept["robust"] >= 60
+    assert tuned.best["robust"] >= 60
     assert gdws.plan_of(tuned.model) == gdws.plan_of(small) is not None
     gdws.save(tuned.model, tmp_path / "model")
     x = next(iter(training_images(8)))[0]
@@ -576,7 +576,7 @@ def test_the_epoch_that_a_tuning_keeps(tmp_path, compressed, monkeypatch, keep, 
     monkeypatch.setattr("gdws.training.loop.validate", lambda *_: {"natural": 90.0, "robust": next(found), "classes": 4})
     tuned = tune(small, training_images(80), recipe(epochs=2, keep=keep), tmp_path)
     assert [line["epoch"] for line in tuned.history] == [0, 1, 2]
-    assert tuned.kept["epoch"] == epoch
+    assert tuned.best["epoch"] == epoch
     assert tuned.harmed == (robust[-1] == 10)
     assert torch.allclose(tuned.model(x), small(x), atol=1e-5) == (epoch == 0)
     again = tune(small, training_images(80), recipe(epochs=2, keep=keep), tmp_path, resume=True)
@@ -598,7 +598,7 @@ def test_a_teacher_of_other_classes_is_refused(tmp_path, compressed):
 
 def test_a_dense_network_is_not_tuned():
     with pytest.raises(GdwsError, match="no factored layer"):
-        movable(network())
+        trainable_copy(network())
 
 
 def test_the_teacher_is_not_trained():

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from gdws.attacks.base import optional, pixels, weights_without_gradients
-from gdws.attacks.gradient_ascent import standing
+from gdws.attacks.gradient_ascent import still_right
 from gdws.errors import GdwsError
 
 
@@ -39,7 +39,7 @@ class FoolboxAttack(ABC):
     def __call__(self, model: nn.Module, images: Tensor, labels: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """The attacked images. images (B, C, H, W) in [0, 1], labels (B,); the generator is not used."""
         foolbox = optional("foolbox", type(self).__name__)
-        attacked, active = images.clone(), standing(model, images, labels)
+        attacked, active = images.clone(), still_right(model, images, labels)
         if len(active):
             with weights_without_gradients(model), torch.enable_grad():
                 bounded = foolbox.PyTorchModel(model, bounds=(0, 1), device=images.device)

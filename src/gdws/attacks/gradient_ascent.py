@@ -53,11 +53,11 @@ def ascend_until_wrong(step: Advance, images: Tensor, labels: Tensor, start: Ten
             left = right[:count].nonzero().squeeze(1)
             if len(left) == 0:
                 break
-            kept = _filled(left, grain)
-            if len(kept) < len(x):
+            remaining = _filled(left, grain)
+            if len(remaining) < len(x):
                 result[index[:count]] = x[:count]
                 count = len(left)
-                x, images, labels, index = x[kept], images[kept], labels[kept], index[kept]
+                x, images, labels, index = x[remaining], images[remaining], labels[remaining], index[remaining]
     result[index[:count]] = x[:count]
     return result
 
@@ -81,7 +81,7 @@ def loss_gradient(model: nn.Module, x: Tensor, labels: Tensor) -> tuple[Tensor, 
     return logits.detach(), gradient
 
 
-def standing(model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
+def still_right(model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
     """Which images the model decides rightly, as indices: one host synchronisation."""
     with torch.no_grad():
         logits: Tensor = model(images)

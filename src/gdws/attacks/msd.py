@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gdws.attacks.base import pixels
-from gdws.attacks.gradient_ascent import Advance, advance, ascend, ascend_until_wrong, grain_of, standing
+from gdws.attacks.gradient_ascent import Advance, advance, ascend, ascend_until_wrong, grain_of, still_right
 from gdws.attacks.norm_balls import BALLS, ball
 from gdws.core.cuda_graphs import GraphedCallable
 from gdws.errors import GdwsError
@@ -47,7 +47,7 @@ class MSD:
         step = GraphedCallable(self.advance(model))
         if not self.early_exit:
             return ascend(step, images, labels, images, self.steps)
-        attacked, active = images.clone(), standing(model, images, labels)
+        attacked, active = images.clone(), still_right(model, images, labels)
         if len(active):
             start, truth = images[active], labels[active]
             attacked[active] = ascend_until_wrong(step, start, truth, start, self.steps, grain_of(images))

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gdws.attacks.base import NAMES, default_generator, pixels
-from gdws.attacks.gradient_ascent import Advance, advance, ascend, ascend_until_wrong, grain_of, standing
+from gdws.attacks.gradient_ascent import Advance, advance, ascend, ascend_until_wrong, grain_of, still_right
 from gdws.attacks.norm_balls import BALLS, ball
 from gdws.core.cuda_graphs import GraphedCallable
 from gdws.errors import GdwsError
@@ -57,7 +57,7 @@ class PGD:
         without one, the same fresh one for every call."""
         generator = generator or default_generator()
         step, grain = GraphedCallable(self.advance(model)), grain_of(images)
-        active = standing(model, images, labels) if self.early_exit else torch.arange(len(images), device=images.device)
+        active = still_right(model, images, labels) if self.early_exit else torch.arange(len(images), device=images.device)
         worst = images.clone()
         damage = torch.full(labels.shape, -torch.inf, dtype=images.dtype, device=images.device)
         for _ in range(self.restarts):

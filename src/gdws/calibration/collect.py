@@ -14,12 +14,12 @@ from torch import Tensor, nn
 
 from gdws.attacks.pgd import PGD
 from gdws.calibration.cache import read_statistics, statistics_key, write_statistics
-from gdws.calibration.hooks import Use, backward, random_signs, recording, sampled_class
+from gdws.calibration.hooks import Use, backpropagate, random_signs, record_uses, sampled_class
 from gdws.calibration.method import Calibrated, Method
 from gdws.calibration.sensitivity import attacked, squared_gradient_norms
 from gdws.calibration.statistics import LayerStatistics, Statistics
 from gdws.calibration.trials import Trials, build_trials, measure_corrections
-from gdws.core.checks import Batches, check_weights, checked_logits, unpack
+from gdws.core.checks import Batches, check_weights, checked_logits, unpack_batch
 from gdws.core.execution import LARGEST_TEMPORARY, evaluating, full_precision, placement
 from gdws.core.files import ensure_folder
 from gdws.core.progress import track
@@ -105,7 +105,7 @@ def collect_statistics(
 
 def gather_images(batches: Batches) -> tuple[Tensor, Tensor | None]:
     """All images and, if every batch has them, labels, on the CPU."""
-    pairs = [unpack(batch) for batch in batches]
+    pairs = [unpack_batch(batch) for batch in batches]
     if not pairs:
         raise GdwsError("the calibration data is empty: expected at least one batch of images")
     labels = [label for _, label in pairs if label is not None]
@@ -157,11 +157,11 @@ def _collect(
         truth = None if labels is None else labels[part]
         x = attacked(model, images[part].to(device, dtype), truth, attack, generator).requires_grad_(True)
         adversarial.append(x.detach().cpu())
-        with recording(convolutions) as uses, torch.enable_grad():
+        with record_uses(convolutions) as uses, torch.enable_grad():
             logits = checked_logits(model, x, truth)
-            for _ in backward(logits, x, sampled_class(logits, generator)):
+            for _ in backpropagate(logits, x, sampled_class(logits, generator)):
                 found = {name: _moments(convolutions[name], calls) for name, calls in uses.items()}
-            for _ in backward(logits, x, random_signs(logits, generator)):
+            for _ in backpropagate(logits, x, random_signs(logits, generator)):
                 norms = {name: squared_gradient_norms(convolutions[name], calls) for name, calls in uses.items()}
         for name, moments in found.items():
             for total, value in zip(sums[name], (*moments, norms[name]), strict=True):

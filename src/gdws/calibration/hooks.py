@@ -34,7 +34,7 @@ class Use:
 
 
 @contextmanager
-def recording(convolutions: Mapping[str, nn.Conv2d]) -> Iterator[dict[str, list[Use]]]:
+def record_uses(convolutions: Mapping[str, nn.Conv2d]) -> Iterator[dict[str, list[Use]]]:
     """Uses of each convolution in the forward passes inside; each backward pass renews their gradients.
 
     The gradient is taken by a hook on the output as it leaves the convolution, so an in-place ReLU after it does no harm.
@@ -58,7 +58,7 @@ def recording(convolutions: Mapping[str, nn.Conv2d]) -> Iterator[dict[str, list[
             handle.remove()
 
 
-def backward(logits: Tensor, images: Tensor, cotangents: Iterable[Tensor]) -> Iterator[None]:
+def backpropagate(logits: Tensor, images: Tensor, cotangents: Iterable[Tensor]) -> Iterator[None]:
     """One backward pass for each cotangent, from the logits to the images; no gradient is stored in any parameter."""
     for cotangent in cotangents:
         torch.autograd.grad(logits, images, cotangent, retain_graph=True)

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from gdws.attacks import PGD
-from gdws.calibration.hooks import Use, backward, each_class, random_signs, recording
-from gdws.core.checks import Batches, checked_logits, unpack
+from gdws.calibration.hooks import Use, backpropagate, each_class, random_signs, record_uses
+from gdws.core.checks import Batches, checked_logits, unpack_batch
 from gdws.core.execution import LARGEST_TEMPORARY, evaluating, placement
 from gdws.core.progress import track
 from gdws.core.sites import patches
@@ -41,12 +41,12 @@ def sensitivity(
     count = 0
     with evaluating(model):
         for batch in track(batches, "sensitivity"):
-            images, labels = unpack(batch)
+            images, labels = unpack_batch(batch)
             images = attacked(model, images.to(device, dtype), labels, attack, generator).requires_grad_(True)
             count += len(images)
-            with recording(convolutions) as uses, torch.enable_grad():
+            with record_uses(convolutions) as uses, torch.enable_grad():
                 logits = checked_logits(model, images)
-                for _ in backward(logits, images, each_class(logits) if exact else random_signs(logits, generator)):
+                for _ in backpropagate(logits, images, each_class(logits) if exact else random_signs(logits, generator)):
                     for name, calls in uses.items():
                         if any(use.gradient is not None for use in calls):
                             norms = squared_gradient_norms(convolutions[name], calls)

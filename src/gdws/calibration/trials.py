@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from gdws.calibration.hooks import backward, recording, sampled_class
+from gdws.calibration.hooks import backpropagate, record_uses, sampled_class
 from gdws.core.checks import checked_logits
 from gdws.core.execution import placement
 from gdws.core.progress import track
@@ -83,11 +83,11 @@ def _measure(
     chunks = images.split(BATCH)
     for part in track(chunks, "trials", len(chunks)):
         x = part.to(device, dtype).requires_grad_(True)
-        with recording(convolutions) as uses, torch.enable_grad():
+        with record_uses(convolutions) as uses, torch.enable_grad():
             logits = checked_logits(model, x)
             cotangents = (next(sampled_class(logits, generator)) for _ in range(DRAWS))
             gradients: dict[str, list[list[Tensor]]] = {name: [[] for _ in calls] for name, calls in uses.items()}
-            for _ in backward(logits, x, cotangents):
+            for _ in backpropagate(logits, x, cotangents):
                 for name, calls in uses.items():
                     for seen, use in zip(gradients[name], calls, strict=True):
                         seen.append(use.gradient if use.gradient is not None else x.new_zeros(()))

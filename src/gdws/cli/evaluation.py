@@ -105,17 +105,17 @@ def evaluate_command(
             )
         if not processes.first():
             return
-    doubted = red_flags(found, networks, test, attacks, seed)
+    flags = red_flags(found, networks, test, attacks, seed)
     console.print(tables.accuracies(found, f"{found.images:,} test images of {data_name}"))
     if len(found.makers) > 1:
         console.print(tables.changes(found))
     if found.transfers:
         console.print(tables.transfers(found))
-    for doubt in doubted:
-        console.print(f"Warning: {doubt}.", style="yellow", markup=False, highlight=False)
-    if attacks and not doubted:
-        console.print("No reason to doubt these numbers was found (docs/evaluation.md says what was looked for).")
-    record = {"data": data_name, **found.record(), "doubts": [{**asdict(doubt), "text": str(doubt)} for doubt in doubted]}
+    for flag in flags:
+        console.print(f"Warning: {flag}.", style="yellow", markup=False, highlight=False)
+    if attacks and not flags:
+        console.print("No reason to doubt these numbers was found (docs/explanation/evaluation.md says what was looked for).")
+    record = {"data": data_name, **found.record(), "doubts": [{**asdict(flag), "text": str(flag)} for flag in flags]}
     write_json(json_file, {**record, **machine()})
 
 

@@ -122,8 +122,10 @@ def changes(found: Comparison) -> Table:
     """Every network beside the base, and everything deployed beside its own network, image by image."""
     called, short = _called(found), _short(found)
     table = _plain(f"Image by image, beside {called[found.base]}")
-    table.caption = "kept: right in both; interval and p: McNemar's, exact; what is deployed stands beside its own network"
-    _columns(table, ["network", "examples"], ["kept", "lost", "gained", "points", "95 % interval", "p"])
+    table.caption = (
+        "both: right in both networks; interval and p: McNemar's, exact; what is deployed stands beside its own network"
+    )
+    _columns(table, ["network", "examples"], ["both", "lost", "gained", "points", "95 % interval", "p"])
     for judge in found.makers:
         for name in found.examples if judge != found.base else ():
             pair = found.paired_change(judge, name)

@@ -141,28 +141,28 @@ def download(
 
 
 def _report(trained: Trained, plan: Recipe, where: Path, json_file: Path | None) -> None:
-    kept, before = trained.kept, trained.history[0]
+    best, before = trained.best, trained.history[0]
     console.print(tables.epochs(trained.history))
     which = "Best epoch" if plan.keep == "best" else "Last epoch"
     which = (
-        f"{which} {kept['epoch']}" if kept["epoch"] else "Every epoch was worse than the network had been before, which is kept"
+        f"{which} {best['epoch']}" if best["epoch"] else "Every epoch was worse than the network had been before, which is kept"
     )
-    accuracies = f"natural {kept['natural']:.2f} %, robust {kept['robust']:.2f} % of the images held back"
+    accuracies = f"natural {best['natural']:.2f} %, robust {best['robust']:.2f} % of the images held back"
     console.print(f"{which}: {accuracies}. Written to {where}", markup=False, highlight=False, soft_wrap=True)
-    if trained.harmed and kept["epoch"]:
+    if trained.harmed and best["epoch"]:
         earlier = f"{before['natural']:.2f} % and {before['robust']:.2f} %"
         console.print(
             f"Warning: before, it was {earlier}. Either this did harm, or the original was trained on the images held back and "
             "remembers them: compare both networks on others (gdws evaluate)."
         )
-    if kept["classes"] == 1 and kept["natural"] < 100:
+    if best["classes"] == 1 and best["natural"] < 100:
         console.print(
             "Warning: the network decides all images alike: its training has collapsed. Take a lower --rate or, for a new "
             "network, a radius that grows (--recipe fast-svhn)."
         )
-    if kept.get("rounding", 1.0) < 0.01 and kept["robust_rounded"] > kept["robust"]:
+    if best.get("rounding", 1.0) < 0.01 and best["robust_rounded"] > best["robust"]:
         console.print(
-            f"Warning: attacks made with {plan.precision} passes leave {kept['robust_rounded']:.2f} % right, float32's "
-            f"{kept['robust']:.2f} %: the training may hide its gradients from itself. Train with --precision float32."
+            f"Warning: attacks made with {plan.precision} passes leave {best['robust_rounded']:.2f} % right, float32's "
+            f"{best['robust']:.2f} %: the training may hide its gradients from itself. Train with --precision float32."
         )
-    write_json(json_file, {"recipe": plan.record(), "kept": kept, "epochs": trained.history, "out": str(where), **machine()})
+    write_json(json_file, {"recipe": plan.record(), "kept": best, "epochs": trained.history, "out": str(where), **machine()})

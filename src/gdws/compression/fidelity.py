@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from gdws.attacks.pgd import PGD
 from gdws.calibration.sensitivity import attacked
-from gdws.core.checks import Batches, unpack
+from gdws.core.checks import Batches, unpack_batch
 from gdws.core.execution import evaluating, full_precision, placement
 from gdws.core.hashing import image_hashes
 from gdws.errors import GdwsError
@@ -38,7 +38,7 @@ def refuse_calibration_images(networks: Mapping[str, nn.Module], batches: Batche
     seen = {name: set(plan.images) for name, plan in plans.items() if plan is not None and plan.images}
     if not seen or isinstance(batches, Iterator):  # images that are files are decoded once more for this
         return
-    judged = {digest for batch in batches for digest in image_hashes(unpack(batch)[0].cpu())}
+    judged = {digest for batch in batches for digest in image_hashes(unpack_batch(batch)[0].cpu())}
     for name, images in seen.items():
         if shared := images & judged:
             raise GdwsError(

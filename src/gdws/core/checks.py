@@ -16,7 +16,7 @@ from gdws.errors import GdwsError
 Batches = Iterable[Tensor | tuple[Tensor, Tensor] | list[Tensor]]
 
 
-def unpack(batch: Tensor | tuple[Tensor, Tensor] | list[Tensor]) -> tuple[Tensor, Tensor | None]:
+def unpack_batch(batch: Tensor | tuple[Tensor, Tensor] | list[Tensor]) -> tuple[Tensor, Tensor | None]:
     """(images, labels or None) of a batch as a DataLoader gives it, with the images checked."""
     if isinstance(batch, Tensor):
         images, labels = batch, None

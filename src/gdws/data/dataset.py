@@ -10,7 +10,7 @@ from typing import Any, Protocol, Self
 import torch
 from torch import Tensor
 
-from gdws.core.checks import unpack
+from gdws.core.checks import unpack_batch
 from gdws.errors import GdwsError
 
 
@@ -48,7 +48,7 @@ class Dataset:
     @classmethod
     def from_batches(cls, name: str, batches: Iterable[Any], batch_size: int = 100) -> Dataset:
         """All images and labels of a DataLoader, or of any batches of (float images in [0, 1], labels), as bytes in memory."""
-        pairs = [unpack(batch) for batch in batches]
+        pairs = [unpack_batch(batch) for batch in batches]
         if not pairs or any(labels is None for _, labels in pairs):
             raise GdwsError(f"{name} has batches without labels, or none at all: expected (images, labels)")
         images = torch.cat([(images.detach().cpu() * 255).round().to(torch.uint8) for images, _ in pairs])

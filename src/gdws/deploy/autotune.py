@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.fx import GraphModule, Node
 from torch.nn import functional as F
 
-from gdws.core.checks import unpack
+from gdws.core.checks import unpack_batch
 from gdws.core.execution import at_least_float32, evaluating, full_precision, placement
 from gdws.core.progress import track
 from gdws.deploy.cuda_graph import TYPES, GraphedModel, check_graphed
@@ -47,7 +47,7 @@ def autotune(model: nn.Module, example: Tensor, precision: str = "float16") -> G
     """
     if precision not in TYPES:
         raise GdwsError(f"precision is {precision!r}: expected {' or '.join(TYPES)}")
-    images, _ = unpack(example)
+    images, _ = unpack_batch(example)
     device, _ = placement(model)
     if device.type != "cuda":
         raise GdwsError(f"the model is on {device}: expected a CUDA device, whose kernels torch.compile tries out")

@@ -38,7 +38,7 @@ class GraphedModel(nn.Module):
         self.replay = GraphedCallable(partial(_answered, self.model))
 
     def forward(self, images: Tensor) -> Tensor:
-        with plainly():
+        with without_gradients():
             (logits,) = self.replay(images.contiguous(memory_format=self.layout))
             return logits.clone()
 
@@ -55,7 +55,7 @@ class RepeatedLayer(nn.Module):
         self.replay = GraphedCallable(partial(_often, self.layers, inputs))
 
     def forward(self, images: Tensor) -> Tensor:
-        with plainly():
+        with without_gradients():
             return self.replay(images[:1])[0]
 
 
@@ -88,7 +88,7 @@ def _often(layers: nn.ModuleList, inputs: Sequence[Tensor], images: Tensor) -> t
 
 
 @contextmanager
-def plainly() -> Iterator[None]:
+def without_gradients() -> Iterator[None]:
     """Without gradients, in true float32, with tried kernels; not in inference mode, whose tensors no later call may fill."""
     with torch.inference_mode(False), torch.no_grad(), full_precision(), cudnn_benchmark():
         yield

@@ -5,6 +5,7 @@ A new engine is a new entry of ENGINES: its name, device, precisions and package
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import tempfile
 from collections.abc import Callable
@@ -17,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
-from gdws.core.checks import unpack
+from gdws.core.checks import unpack_batch
 from gdws.core.execution import placement
 from gdws.deploy.autotune import autotune, torch_compile
 from gdws.deploy.benchmark import bench
@@ -148,7 +149,7 @@ def compile(
     threads = torch.get_num_threads() if threads is None else threads
     if threads < 1:
         raise GdwsError(f"threads is {threads}: expected at least 1")
-    unpack(example)
+    unpack_batch(example)
     network = model if isinstance(model, nn.Module) else Path(model)
     is_int8_file = isinstance(network, Path) and is_quantized(network)
     to_precision = "float32" if is_int8_file else precision
@@ -207,7 +208,10 @@ def _check_runs(engine: Engine, network: nn.Module | Path, precision: str) -> No
             f"or one of {others}"
         )
     if isinstance(network, nn.Module) and not engine.runs_on(placement(network)[0].type):
-        raise GdwsError(f"the engine {engine.name} got a model on {placement(network)[0]}: expected it on {engine.device}")
+        raise GdwsError(
+            f"the engine {engine.name} got a model on {placement(network)[0]}: "
+            f"expected it on {engine.device} (--device {engine.device})"
+        )
 
 
 def prepare_for_engine(engine: str, file: Path, calibration: Tensor | None, folder: Path) -> Any:
@@ -241,7 +245,7 @@ def _own_threads(source: Source, threads: int, build: Callable[[nn.Module], nn.M
         raise GdwsError(
             f"threads is {threads}, and PyTorch's own {torch.get_num_threads()}: expected them equal (torch.set_num_threads)"
         )
-    return build(source.module.eval())
+    return build(copy.deepcopy(source.module).eval())
 
 
 ENGINES: dict[str, Engine] = {

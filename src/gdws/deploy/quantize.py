@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gdws.core.checks import unpack
+from gdws.core.checks import unpack_batch
 from gdws.core.files import write_atomically
 from gdws.deploy.runtimes import existing_file, require, unreadable_file
 from gdws.errors import GdwsError
@@ -42,7 +42,7 @@ def quantize(path: Path | str, out: Path | str, images: Tensor, *, keep: Sequenc
     nodes that stay float, such as "*.depthwise".
     """
     tool, steps = require("onnxruntime.quantization"), require("onnxruntime.quantization.shape_inference")
-    images, _ = unpack(images)
+    images, _ = unpack_batch(images)
     with tempfile.TemporaryDirectory() as folder, _quiet():
         prepared, made = Path(folder, "prepared.onnx"), Path(folder, "int8.onnx")
         proto = _read(Path(path))
@@ -70,12 +70,12 @@ def quantize_openvino(path: Path | str, images: Tensor, *, keep: Sequence[str] =
     """The int8 openvino.Model of a float32 ONNX file, by NNCF. Arguments as in `quantise`; types are OpenVINO's."""
     os.environ.setdefault("NNCF_CI", "1")  # it would report its use to its makers
     openvino, nncf = require("openvino"), require("nncf")
-    images, _ = unpack(images)
+    images, _ = unpack_batch(images)
     try:
         model = openvino.convert_model(str(existing_file(Path(path))))
     except Exception as error:
         raise unreadable_file(Path(path), "OpenVINO", error) from None
-    kept = [
+    floating = [
         op.get_friendly_name()
         for op in model.get_ops()
         if _named(keep, op.get_friendly_name().removesuffix("/WithoutBiases"), op.get_type_name())
@@ -87,7 +87,7 @@ def quantize_openvino(path: Path | str, images: Tensor, *, keep: Sequence[str] =
             model,
             nncf.Dataset(images.split(1), lambda image: image.numpy()),
             subset_size=len(images),
-            ignored_scope=nncf.IgnoredScope(names=kept) if kept else None,
+            ignored_scope=nncf.IgnoredScope(names=floating) if floating else None,
             advanced_parameters=parameters.AdvancedQuantizationParameters(
                 overflow_fix=parameters.OverflowFix.ENABLE if _overflows() else None
             ),

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from gdws.attacks import Attack
 from gdws.compression.fidelity import refuse_calibration_images
-from gdws.core.checks import Batches, check_differentiable, checked_logits, unpack
+from gdws.core.checks import Batches, check_differentiable, checked_logits, unpack_batch
 from gdws.core.distributed import SINGLE_PROCESS, ProcessGroup
 from gdws.core.execution import at_least_float32, evaluating, full_precision, placement
 from gdws.core.hashing import data_hash, weights_hash
@@ -82,7 +82,7 @@ def compare(
 
     def unfinished() -> Iterator[tuple[int, Tensor, Tensor]]:
         for number, batch in enumerate(batches):
-            images, labels = unpack(batch)
+            images, labels = unpack_batch(batch)
             if labels is None:
                 raise GdwsError("the data has no labels: expected (images, labels) to score a model on")
             sizes.append(len(images))
@@ -98,25 +98,25 @@ def compare(
         stack.enter_context(full_precision())
         for model in networks.values():
             stack.enter_context(evaluating(model))
-        ledger = None
+        log = None
         if checkpoint is not None:
             identities = {name: weights_hash(model) for name, model in networks.items()}
             # The last words tell these rows from those of files that were written when examples to the end were not tried.
             identities |= {name: f"{form.of}, {form.identity}, also to the end" for name, form in deployed.items()}
             header = {**settings, "networks": identities, "trials": trials}
-            ledger = stack.enter_context(closing(_opened(checkpoint, header, resume, processes)))
-            entries.update(ledger.done)
+            log = stack.enter_context(closing(_open_log(checkpoint, header, resume, processes)))
+            entries.update(log.done)
         left = [number for number in range(count_batches(batches) or 0) if number not in entries and processes.owns(number)]
         label = ", ".join(name.partition(" (")[0] for name in labels_of) or "natural accuracy"
         for number, images, labels in track(unfinished(), label, len(left) or None):
-            right = _decided(networks, deployed, labels_of, trials, images, labels, (seed, number), tf32)
+            right = _decide_batch(networks, deployed, labels_of, trials, images, labels, (seed, number), tf32)
             entries[number] = BatchDecisions(data_hash(images, labels), torch.stack([right[trial] for trial in trials]))
-            if ledger is not None:
-                ledger.append(number, entries[number])
+            if log is not None:
+                log.append(number, entries[number])
             note(_so_far(networks, trials, entries))
     if not sizes:
         raise GdwsError("the evaluation data is empty: expected at least one batch")
-    return Comparison(makers, tuple(labels_of), _together(trials, entries, sizes, processes), settings)
+    return Comparison(makers, tuple(labels_of), _all_batches(trials, entries, sizes, processes), settings)
 
 
 def random_starts(attack: Attack, seed: int, batch: int) -> torch.Generator:
@@ -146,7 +146,7 @@ def _trials(makers: Mapping[str, str], attacks: Sequence[str], transfer: bool) -
     return trials
 
 
-def _decided(
+def _decide_batch(
     networks: Mapping[str, nn.Module],
     deployed: Mapping[str, Deployed],
     attacks: Mapping[str, Attack],
@@ -160,7 +160,7 @@ def _decided(
     right: dict[Trial, Tensor] = {}
     natural: dict[str, Tensor] = {}
 
-    def judged(judge: str, examples: Tensor) -> Tensor:
+    def decide(judge: str, examples: Tensor) -> Tensor:
         with torch.no_grad():
             if judge in deployed:
                 logits = deployed[judge].run(examples)
@@ -171,40 +171,40 @@ def _decided(
         # Half precision may overflow: an answer that is not a number is a wrong one.
         return ((logits.argmax(1).cpu() == labels.cpu()) & logits.isfinite().all(1).cpu()).bool()
 
-    def made(by: Attack, network: nn.Module, starts: torch.Generator) -> Tensor:
+    def attack_with(by: Attack, network: nn.Module, starts: torch.Generator) -> Tensor:
         device, dtype = placement(network)
         with full_precision(tf32=tf32):
             return by(network, images.to(device, dtype), labels.to(device), starts)
 
     for trial in trials:
         if trial.attack == NATURAL:
-            right[trial] = natural[trial.judge] = judged(trial.judge, images)
+            right[trial] = natural[trial.judge] = decide(trial.judge, images)
     for maker, network in networks.items():
         if attacks:
             check_differentiable(network, images[:1].to(*placement(network)))
         for name, attack in attacks.items():
             judges = [trial.judge for trial in trials if (trial.attack, trial.maker) == (name, maker)]
-            own, whole = made(attack, network, random_starts(attack, *seeds)), without_early_exit(attack)
-            ended = own if whole is attack or judges == [maker] else made(whole, network, random_starts(attack, *seeds))
+            own, whole = attack_with(attack, network, random_starts(attack, *seeds)), without_early_exit(attack)
+            ended = own if whole is attack or judges == [maker] else attack_with(whole, network, random_starts(attack, *seeds))
             for judge in judges:
                 # Another network is hardly fooled by examples that barely work, and rounding alone undoes many of them.
                 tried = [own, ended] if judge in deployed and ended is not own else [own if judge == maker else ended]
-                decisions = [natural[judge], *(judged(judge, examples) for examples in tried)]
+                decisions = [natural[judge], *(decide(judge, examples) for examples in tried)]
                 right[Trial(judge, name, maker)] = torch.stack(decisions).all(0)
     return right
 
 
-def _opened(path: Path, header: dict[str, Any], resume: bool, processes: ProcessGroup) -> DecisionLog:
-    """The ledger, made or mended by the first process before the others look at it."""
+def _open_log(path: Path, header: dict[str, Any], resume: bool, processes: ProcessGroup) -> DecisionLog:
+    """The log, made or mended by the first process before the others look at it."""
     if not processes.first():
         processes.wait()
-    ledger = DecisionLog(path, header, resume=resume or not processes.first(), repair=processes.first())
+    log = DecisionLog(path, header, resume=resume or not processes.first(), repair=processes.first())
     if processes.first():
         processes.wait()
-    return ledger
+    return log
 
 
-def _together(
+def _all_batches(
     trials: Sequence[Trial], entries: Mapping[int, BatchDecisions], sizes: Sequence[int], processes: ProcessGroup
 ) -> dict[Trial, Tensor]:
     """All batches of all processes, (N,) for each trial. A last row tells which images were decided at all."""

@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gdws.attacks import Attack
-from gdws.core.checks import Batches, unpack
+from gdws.core.checks import Batches, unpack_batch
 from gdws.core.execution import at_least_float32, evaluating, full_precision, placement
 from gdws.evaluation.compare import random_starts
 from gdws.evaluation.comparison import NATURAL, WORST, Comparison, Trial, percent
-from gdws.evaluation.significance import tail
+from gdws.evaluation.significance import binomial_tail
 
 FLAT = 1e-8
 """Largest entry of an input gradient that counts as vanished: cross-entropy in float32 has lost the true class by then."""
@@ -63,9 +63,9 @@ def red_flags(
 
     The first of the batches is looked at again: they must be something that can be iterated anew, as a DataLoader can.
     """
-    images, labels = unpack(next(iter(batches)))
+    images, labels = unpack_batch(next(iter(batches)))
     assert labels is not None
-    made = [doubt for name in found.networks for doubt in transferred(found, name)]
+    made = [flag for name in found.networks for flag in check_transfer(found, name)]
     for name in found.networks:
         model = at_least_float32(networks[name])
         survived = found.under(name, WORST)[: len(images)].nonzero().flatten()
@@ -73,19 +73,19 @@ def red_flags(
         with full_precision(), evaluating(model):
             here = images.to(*placement(model))
             few = slice(None, MOST * max(1, len(here) // MOST), max(1, len(here) // MOST))  # images may lie sorted by class
-            made += answers(name, model, here[few], labels[few], found.under(name, NATURAL))
+            made += check_outputs(name, model, here[few], labels[few], found.under(name, NATURAL))
             if attacks and len(probed):
                 best_first = sorted(attacks, key=lambda attack: int(found.under(name, str(attack)).sum()))
-                made += survivors(name, model, here[probed], labels.to(here.device)[probed], best_first, seed)
+                made += attack_survivors_again(name, model, here[probed], labels.to(here.device)[probed], best_first, seed)
     return made
 
 
-def answers(name: str, model: nn.Module, images: Tensor, labels: Tensor, natural: Tensor) -> Iterator[RedFlag]:
+def check_outputs(name: str, model: nn.Module, images: Tensor, labels: Tensor, natural: Tensor) -> Iterator[RedFlag]:
     """What the answers themselves give away: guesses, probabilities, randomness. natural: right (N,) on all images."""
     with torch.no_grad():
         once, again = model(images).float(), model(images).float()
     right, total, classes = int(natural.sum()), len(natural), once.shape[1]
-    if tail(right, total, 1 / classes) > RARE:
+    if binomial_tail(right, total, 1 / classes) > RARE:
         yield RedFlag(
             name, "chance", f"{right} of {total} natural images are right, as guessing among {classes} classes might be"
         )
@@ -99,33 +99,33 @@ def answers(name: str, model: nn.Module, images: Tensor, labels: Tensor, natural
         yield RedFlag(name, "randomness", f"two passes over the same images differ by {spread:.1g} of the largest logit")
 
 
-def survivors(
+def attack_survivors_again(
     name: str, model: nn.Module, images: Tensor, labels: Tensor, attacks: Sequence[Attack], seed: int
 ) -> Iterator[RedFlag]:
     """A closer look at images that survived every attack; the attacks that broke the most others come first."""
     slopes = _gradients(model, images, labels).abs().flatten(1).amax(1)
     if flat := _notable(slopes < FLAT):
         yield RedFlag(name, "gradients", f"the loss has no gradient (below {FLAT:g}) at {flat} that survived")
-    if stronger := next(filter(None, map(_strengthened, attacks)), None):
+    if stronger := next(filter(None, map(_strengthen, attacks)), None):
         examples = stronger(model, images, labels, random_starts(stronger, seed, -1))
         with torch.no_grad():
             broken = model(examples).argmax(1) != labels
         if more := _notable(broken):
             yield RedFlag(name, "effort", f"{stronger} breaks {more} that survived")
     if radius := max(map(_linf_radius, attacks)):
-        searched = _searched(model, images, labels, radius, torch.Generator().manual_seed(seed))
+        searched = _search_at_random(model, images, labels, radius, torch.Generator().manual_seed(seed))
         if found := _notable(searched):
             yield RedFlag(name, "black box", f"{QUERIES} random guesses break {found} that survived every attack")
 
 
-def transferred(found: Comparison, judge: str) -> Iterator[RedFlag]:
+def check_transfer(found: Comparison, judge: str) -> Iterator[RedFlag]:
     """Examples made on another network that break notably more images than the attack on the network itself."""
     for trial in found.transfers:
         if trial.judge != judge:
             continue
         own, other = found.right[Trial(judge, trial.attack, judge)], found.right[trial]
         only_other, only_own = int((own & ~other).sum()), int((other & ~own).sum())
-        if tail(only_other, only_other + only_own, 0.5) < RARE:
+        if binomial_tail(only_other, only_other + only_own, 0.5) < RARE:
             left = f"{percent(other):.1f} % right, those made on itself {percent(own):.1f} %"
             yield RedFlag(judge, "transfer", f"{trial.attack}: examples made on {trial.maker} leave {left}")
 
@@ -133,10 +133,10 @@ def transferred(found: Comparison, judge: str) -> Iterator[RedFlag]:
 def _notable(events: Tensor) -> str:
     """ "5 of 20 images" where that is more than chance would explain, nothing where it is not."""
     count, total = int(events.sum()), len(events)
-    return f"{count} of {total} images" if tail(count, total, NOISE) < RARE else ""
+    return f"{count} of {total} images" if binomial_tail(count, total, NOISE) < RARE else ""
 
 
-def _strengthened(attack: Attack) -> Attack | None:
+def _strengthen(attack: Attack) -> Attack | None:
     """Twice the steps, ten at least, and one more restart, where an attack has such settings."""
     fields = {field.name: getattr(attack, field.name) for field in dataclasses.fields(attack)}
     if not isinstance(fields.get("steps"), int):
@@ -159,7 +159,7 @@ def _gradients(model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
     return gradient
 
 
-def _searched(model: nn.Module, images: Tensor, labels: Tensor, radius: float, generator: torch.Generator) -> Tensor:
+def _search_at_random(model: nn.Module, images: Tensor, labels: Tensor, radius: float, generator: torch.Generator) -> Tensor:
     """Which images (B,) a random search breaks: a perturbation of -radius or radius everywhere, in stripes at first, of which
     each query changes a square and keeps it for the images whose margin fell (Square, Andriushchenko et al. 2020)."""
 

@@ -31,7 +31,7 @@ def wilson(right: int, total: int) -> tuple[float, float]:
     return max(0.0, centre - half), min(1.0, centre + half)
 
 
-def tail(successes: int, total: int, p: float) -> float:
+def binomial_tail(successes: int, total: int, p: float) -> float:
     """P(X >= successes) of a binomial X with `total` draws of probability p, summed exactly."""
     if successes <= 0 or p >= 1:
         return 1.0 if successes <= total else 0.0
@@ -48,8 +48,8 @@ def clopper_pearson(successes: int, total: int) -> tuple[float, float]:
     if total == 0:
         return 0.0, 1.0
     alpha = (1 - CONFIDENCE) / 2
-    low = _solve(lambda p: tail(successes, total, p) >= alpha) if successes > 0 else 0.0
-    high = _solve(lambda p: tail(total - successes, total, 1 - p) < alpha) if successes < total else 1.0
+    low = _solve(lambda p: binomial_tail(successes, total, p) >= alpha) if successes > 0 else 0.0
+    high = _solve(lambda p: binomial_tail(total - successes, total, 1 - p) < alpha) if successes < total else 1.0
     return low, high
 
 
@@ -71,7 +71,7 @@ class PairedChange:
     def p_value(self) -> float:
         """Exact McNemar, two-sided: how often a fair coin would split the changed images at least as unevenly."""
         changed = self.lost + self.gained
-        return min(1.0, 2 * tail(max(self.lost, self.gained), changed, 0.5))
+        return min(1.0, 2 * binomial_tail(max(self.lost, self.gained), changed, 0.5))
 
     @property
     def interval(self) -> tuple[float, float]:

@@ -57,7 +57,7 @@ class StraightThrough(nn.Module):
         for kind, inputs, output, attributes in self._steps:
             if all(not name or name in self._names for name in inputs):
                 arguments = [getattr(self, self._names[name]) if name else None for name in inputs]
-                operator = _dequantised if kind == "DequantizeLinear" else OPERATORS[kind]
+                operator = _dequantized if kind == "DequantizeLinear" else OPERATORS[kind]
                 self._keep(output, operator(arguments, attributes))
             else:
                 steps.append((kind, inputs, output, attributes))
@@ -72,7 +72,7 @@ class StraightThrough(nn.Module):
             self.register_buffer(self._names[name], value)
 
 
-def _dequantised(inputs: list[Any], attributes: Attributes) -> Tensor:
+def _dequantized(inputs: list[Any], attributes: Attributes) -> Tensor:
     """(q - zero point) * scale, both for the whole tensor or one for each slice along an axis."""
     values, scale, zero = [*inputs, None][:3]
     shape = [1] * values.ndim
@@ -83,7 +83,7 @@ def _dequantised(inputs: list[Any], attributes: Attributes) -> Tensor:
     return result
 
 
-def _quantised(inputs: list[Any], attributes: Attributes) -> Tensor:
+def _quantized(inputs: list[Any], attributes: Attributes) -> Tensor:
     """What the rounded value stands for, so that DequantizeLinear has nothing left to do."""
     values, scale, zero = inputs
     limits = torch.iinfo(zero.dtype)
@@ -119,14 +119,14 @@ def _mean(inputs: list[Any], attributes: Attributes) -> Tensor:
     return mean
 
 
-def _normalised(inputs: list[Any], attributes: Attributes) -> Tensor:
+def _normalized(inputs: list[Any], attributes: Attributes) -> Tensor:
     x, scale, shift, mean, variance = inputs
     return F.batch_norm(x, mean, variance, scale, shift, eps=attributes.get("epsilon", 1e-5))
 
 
 OPERATORS: dict[str, Callable[[list[Any], Attributes], Tensor]] = {
     "Add": lambda inputs, _: inputs[0] + inputs[1],
-    "BatchNormalization": _normalised,
+    "BatchNormalization": _normalized,
     "Clip": lambda inputs, _: torch.clamp(inputs[0], *inputs[1:]),
     "Concat": lambda inputs, attributes: torch.cat(inputs, attributes["axis"]),
     "Conv": _convolution,
@@ -138,7 +138,7 @@ OPERATORS: dict[str, Callable[[list[Any], Attributes], Tensor]] = {
     "GlobalAveragePool": lambda inputs, _: inputs[0].mean((2, 3), keepdim=True),
     "MaxPool": _pooled,
     "Mul": lambda inputs, _: inputs[0] * inputs[1],
-    "QuantizeLinear": _quantised,
+    "QuantizeLinear": _quantized,
     "ReduceMean": _mean,
     "Relu": lambda inputs, _: torch.relu(inputs[0]),
     "Reshape": lambda inputs, _: inputs[0].reshape([len(inputs[0]) if n == 0 else n for n in inputs[1].tolist()]),

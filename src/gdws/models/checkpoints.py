@@ -29,7 +29,8 @@ def fit(tensors: dict[str, Tensor], model: nn.Module, source: str) -> dict[str, 
     if masked_layers:
         raise GdwsError(
             f"{source} holds HYDRA's masked layers ({masked_layers[0]}) but not the fraction of weights that they keep: "
-            "expected its dense file (*_dense.pth.tar), or what gdws.models.checkpoints.masked(tensors, kept=FRACTION) gives"
+            "expected its dense file (*_dense.pth.tar), or what "
+            "gdws.models.checkpoints.apply_popup_masks(tensors, keep=FRACTION) gives"
         )
     expected = model.state_dict()
     named = _without_common_prefix(tensors, expected)
@@ -42,17 +43,17 @@ def fit(tensors: dict[str, Tensor], model: nn.Module, source: str) -> dict[str, 
     return {**counters, **fitted}
 
 
-def masked(tensors: dict[str, Tensor], kept: float) -> dict[str, Tensor]:
-    """HYDRA's masked layers as dense ones: of each layer's weights the fraction `kept` with the largest scores, others zero."""
-    if not 0 < kept <= 1:
-        raise GdwsError(f"kept is {kept:g}: expected the fraction of weights that the masks keep, above 0 and at most 1")
+def apply_popup_masks(tensors: dict[str, Tensor], keep: float) -> dict[str, Tensor]:
+    """HYDRA's masked layers as dense ones: of each layer's weights the fraction `keep` with the largest scores, others zero."""
+    if not 0 < keep <= 1:
+        raise GdwsError(f"keep is {keep:g}: expected the fraction of weights that the masks keep, above 0 and at most 1")
     dense = {name: value for name, value in tensors.items() if not name.endswith(SCORES)}
     for name, scores in tensors.items():
         if name.endswith(SCORES):
             weight = name.removesuffix(SCORES) + "weight"
             if weight not in dense or dense[weight].shape != scores.shape:
                 raise GdwsError(f"{name} has shape {tuple(scores.shape)}: expected {weight} of the same shape beside it")
-            pruned = scores.abs().flatten().argsort()[: int((1 - kept) * scores.numel())]
+            pruned = scores.abs().flatten().argsort()[: int((1 - keep) * scores.numel())]
             dense[weight] = dense[weight].flatten().index_fill(0, pruned, 0).view_as(scores)
     return dense
 

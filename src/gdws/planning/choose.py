@@ -152,9 +152,9 @@ def choose_lego(sites: list[Site], alphas: dict[str, Tensor], budget: Budget) ->
         found: dict[str, Choice] = {}
         for site in sites:
             spectrum = spectra[site.name]
-            kept = spectrum.kernels_for(beta)
-            if GDWS.parameters(site.conv, kept) < cost.dense_parameters(site):
-                found[site.name] = _gdws(site.conv, spectrum.distribution(kept), float(spectrum.errors[kept]))
+            kernels = spectrum.kernels_for(beta)
+            if GDWS.parameters(site.conv, kernels) < cost.dense_parameters(site):
+                found[site.name] = _gdws(site.conv, spectrum.distribution(kernels), float(spectrum.errors[kernels]))
         return found
 
     if isinstance(budget, Beta):
@@ -184,6 +184,6 @@ def choose_uniform(sites: list[Site], budget: Budget) -> dict[str, Choice]:
     for site in sites:
         kernels = int(budget.value * prices.dense(site) / prices.of(GDWS, site, 1))
         spectrum = mego_lego.spectrum_of(site.conv.weight, None, site.conv.groups)
-        kept = min(kernels, spectrum.order.shape[1])
-        choices[site.name] = _gdws(site.conv, spectrum.distribution(kept), float(spectrum.errors[kept]))
+        kernels = min(kernels, spectrum.order.shape[1])
+        choices[site.name] = _gdws(site.conv, spectrum.distribution(kernels), float(spectrum.errors[kernels]))
     return choices

@@ -60,7 +60,7 @@ def curve(weight: Tensor, moment: Tensor, gradient: Tensor, axes: Axes) -> Split
     return SplitCurve(filters, losses.cummin(0).values.cpu())
 
 
-def refined(weight: Tensor, moment: Tensor, gradient: Tensor, filters: Tensor, rank: int, axes: Axes) -> Tensor:
+def refine(weight: Tensor, moment: Tensor, gradient: Tensor, filters: Tensor, rank: int, axes: Axes) -> Tensor:
     """`rank` combinations of the given filters that lose less in the true metric than the first ones: (rank, C k1)."""
     basis = filters[: WIDER * rank]
     gram, cross = _normal_equations(_by_tap(weight, axes), _moment_by_tap(weight, moment, axes), basis)
@@ -96,7 +96,7 @@ def refined(weight: Tensor, moment: Tensor, gradient: Tensor, filters: Tensor, r
     return improved if bool(improved.isfinite().all()) else basis[:rank]
 
 
-def mix(weight: Tensor, moment: Tensor, filters: Tensor, axes: Axes) -> Tensor:
+def best_mix(weight: Tensor, moment: Tensor, filters: Tensor, axes: Axes) -> Tensor:
     """The best weights of the second stage for these filters: (M, R, k2)."""
     gram, cross = _normal_equations(_by_tap(weight, axes), _moment_by_tap(weight, moment, axes), filters)
     found: Tensor = torch.linalg.solve(gram, cross.T)

@@ -56,7 +56,7 @@ class GDWS(Structure):
         parts = []
         for g, weight, curve, (moment, _) in zip(per_group, weights, curves, metrics, strict=True):
             channels, kernels = _own(curve).leading(g)
-            parts.append((channels, kernels, kernel_elimination.mix(weight.flatten(2), moment, channels, kernels)))
+            parts.append((channels, kernels, kernel_elimination.best_mix(weight.flatten(2), moment, channels, kernels)))
         return GDWSConv2d.from_factors(_joined(conv, per_group, parts), conv)
 
     def build_empty(self, conv: nn.Conv2d, ranks: tuple[int, ...]) -> GDWSConv2d:

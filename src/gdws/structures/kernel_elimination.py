@@ -100,7 +100,7 @@ def candidate_kernels(weight: Tensor, moment: Tensor, gradient: Tensor) -> Tenso
     return unit
 
 
-def mix(weight: Tensor, moment: Tensor, channels: Tensor, kernels: Tensor) -> Tensor:
+def best_mix(weight: Tensor, moment: Tensor, channels: Tensor, kernels: Tensor) -> Tensor:
     """The best pointwise weights (M, G) for these kernels: W S V^T (V S V^T)^-1."""
     _, count, taps = weight.shape
     rows, flat = moment.view(count, taps, -1), weight.flatten(1).T

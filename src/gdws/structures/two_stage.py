@@ -70,9 +70,9 @@ class Split(Structure):
         firsts, seconds = [], []
         for weight, curve, (moment, gradient) in zip(weights, curves, metrics, strict=True):
             assert isinstance(curve, filter_splitting.SplitCurve)
-            filters = filter_splitting.refined(weight, moment, gradient, curve.filters.double(), rank, self.axes)
+            filters = filter_splitting.refine(weight, moment, gradient, curve.filters.double(), rank, self.axes)
             firsts.append(filters)
-            seconds.append(filter_splitting.mix(weight, moment, filters, self.axes))
+            seconds.append(filter_splitting.best_mix(weight, moment, filters, self.axes))
         layer.first.data.copy_(torch.cat(firsts).view_as(layer.first))
         layer.second.data.copy_(torch.cat(seconds).reshape(layer.second.shape))
         return layer

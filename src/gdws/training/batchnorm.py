@@ -14,7 +14,7 @@ from torch import distributed as dist
 from gdws.errors import GdwsError
 
 
-def summed(x: Tensor) -> Tensor:
+def sum_over_processes(x: Tensor) -> Tensor:
     """The sum over the processes, to differentiate through."""
     total: Tensor = _Sum.apply(x)  # type: ignore[no-untyped-call]
     return total
@@ -44,9 +44,9 @@ class JointBatchNorm2d(nn.BatchNorm2d):
             return super().forward(input)
         x, over = input.float(), (0, 2, 3)
         count = dist.get_world_size() * x.numel() // x.shape[1]
-        mean = summed(x.sum(over, keepdim=True)) / count
+        mean = sum_over_processes(x.sum(over, keepdim=True)) / count
         centred = x - mean
-        variance = summed(centred.square().sum(over, keepdim=True)) / count
+        variance = sum_over_processes(centred.square().sum(over, keepdim=True)) / count
         assert self.running_mean is not None
         assert self.running_var is not None
         assert self.num_batches_tracked is not None
@@ -61,7 +61,7 @@ class JointBatchNorm2d(nn.BatchNorm2d):
         return normal.to(input.dtype)
 
 
-def join_batchnorms(model: nn.Module) -> None:
+def share_batchnorm_statistics(model: nn.Module) -> None:
     """Let every BatchNorm of the model, in place, take its statistics over all processes."""
     for name, module in model.named_modules():
         if not isinstance(module, nn.modules.batchnorm._BatchNorm):

@@ -23,7 +23,7 @@ from gdws.core.execution import full_precision, placement
 from gdws.data import Dataset
 from gdws.errors import GdwsError
 from gdws.training.augment import crop_and_flip
-from gdws.training.batchnorm import join_batchnorms
+from gdws.training.batchnorm import share_batchnorm_statistics
 from gdws.training.objectives import Objective
 from gdws.training.recipes import Recipe
 from gdws.training.schedules import SCHEDULES
@@ -49,7 +49,7 @@ class Learner:
         self.layout = torch.channels_last if self.device.type == "cuda" else torch.contiguous_format
         model.to(memory_format=self.layout)  # type: ignore[call-overload]
         if processes.world > 1:
-            join_batchnorms(model)
+            share_batchnorm_statistics(model)
             for value in model.state_dict().values():
                 dist.broadcast(value, 0)
         self.averaged = copy.deepcopy(model).eval()

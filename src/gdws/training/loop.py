@@ -39,13 +39,13 @@ class Trained:
     """The network of the epoch that is kept, in eval mode.
 
     history  a line for each epoch
-    kept     the line of the one that is kept
+    best     the line of the one that is kept
     harmed   whether the last epoch is worse than the network was before (see `harmed`)
     """
 
     model: nn.Module
     history: list[dict[str, Any]]
-    kept: dict[str, Any]
+    best: dict[str, Any]
     harmed: bool
 
 
@@ -101,7 +101,7 @@ def train(
     for line in () if _impatient(history, recipe.patience) else lines:
         history.append(line)
         run.write(line)
-        if kept_epoch(history, recipe.keep) is line:
+        if chosen_epoch(history, recipe.keep) is line:
             best = contiguous_copies(learner.averaged.state_dict())
             run.keep_best(best)
         impatient = _impatient(history, recipe.patience)
@@ -114,7 +114,7 @@ def train(
     processes.wait()
     trained = copy.deepcopy(model).eval()
     load_weights(trained, best, str(run.best))
-    return Trained(trained, history, kept_epoch(history, recipe.keep), harmed(history, len(held.labels)))
+    return Trained(trained, history, chosen_epoch(history, recipe.keep), was_harmed(history, len(held.labels)))
 
 
 def in_memory(data: Dataset | Batches) -> Dataset:
@@ -212,12 +212,12 @@ def _epochs(learner: Learner, held: Dataset, first: int, before: bool) -> Iterat
         begun, totals = time.monotonic(), torch.zeros_like(totals)
 
 
-def kept_epoch(history: Sequence[dict[str, Any]], keep: str) -> dict[str, Any]:
+def chosen_epoch(history: Sequence[dict[str, Any]], keep: str) -> dict[str, Any]:
     """The line of the epoch that is kept, as Recipe.keep says."""
     return history[-1] if keep == "last" else best_epoch(history)
 
 
-def harmed(history: Sequence[dict[str, Any]], held: int) -> bool:
+def was_harmed(history: Sequence[dict[str, Any]], held: int) -> bool:
     """Whether the last epoch does worse than the network did before, as epoch 0, on the `held` images held back: by more than
     two standard errors of the difference between two such accuracies, natural or robust.
     """

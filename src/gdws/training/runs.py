@@ -56,23 +56,23 @@ class Run:
             return None
         try:
             with safe_open(self.checkpoint, "pt") as file:
-                kept = json.loads((file.metadata() or {})["gdws"])
-            if kept["format"] != FORMAT:
+                stored = json.loads((file.metadata() or {})["gdws"])
+            if stored["format"] != FORMAT:
                 raise KeyError("format")
         except (SafetensorError, OSError, ValueError, KeyError) as error:
             raise GdwsError(f"{self.checkpoint} cannot be read ({error}): expected a checkpoint of gdws train") from None
         changed = [
             name
-            for name in sorted(self.identity.keys() | kept["identity"].keys())
-            if self.identity.get(name) != kept["identity"].get(name)
+            for name in sorted(self.identity.keys() | stored["identity"].keys())
+            if self.identity.get(name) != stored["identity"].get(name)
         ]
         if changed:
             raise GdwsError(
-                f"{self.folder} was trained with {_difference(kept['identity'], self.identity, changed)}: expected that again"
+                f"{self.folder} was trained with {_difference(stored['identity'], self.identity, changed)}: expected that again"
             )
         if self.writes:
-            write_atomically(self.log, "".join(json.dumps(line) + "\n" for line in kept["state"]["history"]))
-        return kept["state"], read_weights(self.checkpoint)
+            write_atomically(self.log, "".join(json.dumps(line) + "\n" for line in stored["state"]["history"]))
+        return stored["state"], read_weights(self.checkpoint)
 
     def keep(self, state: dict[str, Any], tensors: Mapping[str, Tensor]) -> None:
         """Write a checkpoint."""
@@ -102,11 +102,11 @@ class Run:
             self.board.flush()
 
 
-def _difference(kept: dict[str, Any], now: dict[str, Any], changed: list[str]) -> str:
+def _difference(stored: dict[str, Any], now: dict[str, Any], changed: list[str]) -> str:
     """What is no longer as it was: the settings of the recipe by name, the rest by what it is."""
     if "recipe" in changed:
-        fields = [name for name in now["recipe"] if now["recipe"][name] != kept["recipe"].get(name)]
-        return ", ".join(f"{name} {kept['recipe'].get(name)} and not {now['recipe'][name]}" for name in fields)
+        fields = [name for name in now["recipe"] if now["recipe"][name] != stored["recipe"].get(name)]
+        return ", ".join(f"{name} {stored['recipe'].get(name)} and not {now['recipe'][name]}" for name in fields)
     return ", ".join(f"another {name}" for name in changed)
 
 

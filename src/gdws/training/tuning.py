@@ -38,7 +38,7 @@ def tune(
     of it (`balance`).
     """
     data = in_memory(data)
-    moving = movable(model)
+    moving = trainable_copy(model)
     scales = balance(moving)
     if teacher is not None:
         teacher = copy.deepcopy(teacher).eval().requires_grad_(False)
@@ -62,7 +62,7 @@ def _check_same_classes(model: nn.Module, teacher: nn.Module, data: Dataset) -> 
         raise GdwsError(f"the teacher decides between {given} classes: expected the {expected} of the network that is tuned")
 
 
-def movable(model: nn.Module) -> nn.Module:
+def trainable_copy(model: nn.Module) -> nn.Module:
     """A copy of which only the factors and the norms require gradients."""
     copied = copy.deepcopy(model).requires_grad_(False)
     factored = [module for module in copied.modules() if isinstance(module, FactoredConv2d)]

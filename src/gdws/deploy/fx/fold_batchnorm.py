@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from gdws.deploy.fx.graph import convolution_arguments, is_constant, is_plain, kept, value_of
+from gdws.deploy.fx.graph import add_constant, convolution_arguments, is_constant, is_plain, value_of
 
 aten = torch.ops.aten
 NORM = aten._native_batch_norm_legit_no_training.default
@@ -34,7 +34,10 @@ def fold_into_previous(module: GraphModule) -> None:
         biased = shift if bias is None else shift + value_of(module, bias).double() * scale
         scaled = value_of(module, weight).double() * scale.view(-1, 1, 1, 1)
         with module.graph.inserting_before(conv):
-            constants = kept(module, scaled, conv.name, weight), kept(module, biased, f"{conv.name}_bias", weight)
+            constants = (
+                add_constant(module, scaled, conv.name, weight),
+                add_constant(module, biased, f"{conv.name}_bias", weight),
+            )
         conv.args = (source, *constants, *others)
         _replace(norm, conv)
     _clean(module)
@@ -57,7 +60,7 @@ def fold_into_next(module: GraphModule) -> None:
             weight = conv.args[1]
             scaled = value_of(module, weight).double() * scale.view(1, -1, 1, 1)
             with module.graph.inserting_before(conv):
-                conv.update_arg(1, kept(module, scaled, conv.name, weight))
+                conv.update_arg(1, add_constant(module, scaled, conv.name, weight))
         _replace(norm, _applied(module, norm, aten.add.Tensor, norm.all_input_nodes[0], shift / scale, "shift"))
     _clean(module)
 
@@ -100,7 +103,7 @@ def _affine(module: GraphModule, norm: Node) -> tuple[Tensor, Tensor]:
 def _applied(module: GraphModule, norm: Node, function: Any, source: Node, value: Tensor, name: str) -> Node:
     """The function of a source and one number for each channel."""
     with module.graph.inserting_before(norm):
-        constant = kept(module, value.view(-1, 1, 1), f"{norm.name}_{name}", norm.args[3])
+        constant = add_constant(module, value.view(-1, 1, 1), f"{norm.name}_{name}", norm.args[3])
         node = module.graph.call_function(function, (source, constant))
     node.meta["val"] = source.meta["val"]
     return node

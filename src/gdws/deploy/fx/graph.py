@@ -72,7 +72,7 @@ def value_of(module: GraphModule, node: Any) -> Tensor:
     return value.detach()
 
 
-def kept(module: GraphModule, value: Tensor, name: str, like: Any) -> Node:
+def add_constant(module: GraphModule, value: Tensor, name: str, like: Any) -> Node:
     """A new constant of the graph, in the type of another."""
     name = f"folded_{name}"
     value = value.to(value_of(module, like).dtype)

@@ -13,7 +13,7 @@ from torch.fx import GraphModule
 from torch.nn import functional as F
 
 from gdws.deploy.fx.fuse_epilogues import materialize_pixels
-from gdws.deploy.fx.graph import convolution_arguments, has_fixed_size, is_plain, kept, value_of
+from gdws.deploy.fx.graph import add_constant, convolution_arguments, has_fixed_size, is_plain, value_of
 
 aten = torch.ops.aten
 TILE = 16
@@ -41,7 +41,7 @@ def pad_channels(network: GraphModule) -> None:
         with network.graph.inserting_before(conv):
             tile = network.graph.call_function(to_tile, (source, *vertically))
             tile.meta["val"] = to_tile(source.meta["val"], *vertically)
-            whole = kept(network, values, f"{conv.name}_tile", weight)
+            whole = add_constant(network, values, f"{conv.name}_tile", weight)
         conv.args = (tile, whole, bias, stride, padding, dilation, groups)
     network.recompile()
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.nn import functional as F
 
-from gdws.deploy.fx.graph import convolution_arguments, has_fixed_size, is_plain, kept, value_of
+from gdws.deploy.fx.graph import add_constant, convolution_arguments, has_fixed_size, is_plain, value_of
 
 aten = torch.ops.aten
 TILE = 64
@@ -29,9 +29,9 @@ def widen_columns(network: GraphModule) -> None:
             continue
         values = _widened(value_of(network, weight), columns, stride[1])
         with network.graph.inserting_before(conv):
-            weight = kept(network, values, f"{conv.name}_wide", weight)
+            weight = add_constant(network, values, f"{conv.name}_wide", weight)
             if bias is not None:
-                bias = kept(network, value_of(network, bias).repeat(columns), f"{conv.name}_wide_bias", bias)
+                bias = add_constant(network, value_of(network, bias).repeat(columns), f"{conv.name}_wide_bias", bias)
             stride = [stride[0], columns * stride[1]]
             arguments = (source, weight, bias, stride, padding, dilation, groups)
             wide = network.graph.call_function(aten.conv2d.default, arguments)
