@@ -47,9 +47,15 @@ def calibrate(
     seed    of the attack's starts and of the random cotangents.
     cache   a folder: what was collected before for the same network, images and method is read from there.
 
+    Returns Statistics, for gdws.plan and gdws.apply. Raises GdwsError when there are no images or they are not in [0, 1], when
+    the model does not return finite logits or cannot be attacked, or when the method excludes what is not there.
+
+    The example takes one structure and leaves most layers alone, to be quick.
+
     >>> import gdws
-    >>> statistics = gdws.calibrate(gdws.models.embedded(), gdws.data.load("demo", "train").take(8))
-    >>> gdws.plan(gdws.models.embedded(), statistics, gdws.Macs(0.5)).macs <= 0.5
+    >>> model, images = gdws.models.embedded(), gdws.data.load("demo", "train").take(4)
+    >>> statistics = gdws.calibrate(model, images, gdws.Calibrated(structures="vertical", exclude=["layer[23].*"]))
+    >>> gdws.plan(model, statistics, gdws.Macs(0.5)).macs <= 0.5
     True
     """
     check_weights(model)
