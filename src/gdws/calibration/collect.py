@@ -39,7 +39,7 @@ def calibrate(
     seed: int = 0,
     cache: Path | None = None,
 ) -> Statistics:
-    """Collect what images say of a network: the first step of a compression, good for any budget.
+    """Collect what images say about a network: the first step of a compression, good for any budget.
 
     model   takes images (B, C, H, W) in [0, 1] and returns logits (B, classes). It is left as it was found.
     images  batches of images, or of (images, labels) as a DataLoader gives them. Labels tell the attack what to aim at.
@@ -48,7 +48,7 @@ def calibrate(
     cache   a folder: what was collected before for the same network, images and method is read from there.
 
     Returns Statistics, for gdws.plan and gdws.apply. Raises GdwsError when there are no images or they are not in [0, 1], when
-    the model does not return finite logits or cannot be attacked, or when the method excludes what is not there.
+    the model does not return finite logits, or when the method has an unknown structure or a pattern that matches nothing.
 
     The example takes one structure and leaves most layers alone, to be quick.
 

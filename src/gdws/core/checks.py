@@ -1,7 +1,7 @@
 """What every model and every batch must be, checked wherever one comes in.
 
-A model takes NCHW floats in [0, 1], normalises inside, and returns logits (B, classes). Most wrong robustness numbers come
-from breaking this silently: images that were normalised twice, probabilities in the place of logits, dropout left on.
+A model takes NCHW floats in [0, 1], normalizes inside, and returns logits (B, classes). Most wrong robustness numbers come
+from breaking this silently: images that were normalized twice, probabilities in the place of logits, dropout left on.
 """
 
 from __future__ import annotations

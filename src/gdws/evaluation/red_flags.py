@@ -46,7 +46,12 @@ ADVICE = {
 
 @dataclass(frozen=True)
 class RedFlag:
-    """What was seen of a network; kind: one of ADVICE, which says what to do."""
+    """A reason to distrust the numbers of a network; str() gives it as a sentence, with advice.
+
+    network  the name of the network.
+    kind     "chance", "probabilities", "randomness", "gradients", "effort", "black box" or "transfer".
+    saw      what was seen.
+    """
 
     network: str
     kind: str
@@ -59,9 +64,24 @@ class RedFlag:
 def red_flags(
     found: Comparison, networks: Mapping[str, nn.Module], batches: Batches, attacks: Sequence[Attack], seed: int = 0
 ) -> list[RedFlag]:
-    """Everything that speaks against the numbers of `found`, which came from these networks, batches and attacks.
+    """Look for reasons to distrust robustness numbers, after an evaluation.
 
-    The first of the batches is looked at again: they must be something that can be iterated anew, as a DataLoader can.
+    found     what gdws.compare returned.
+    networks  that it was given.
+    batches   that it was given. The first of them is looked at again: they must be something that can be iterated anew, as a
+              Dataset or a DataLoader can.
+    attacks   that it was given.
+    seed      of random starts.
+
+    Returns a list of gdws.evaluation.red_flags.RedFlag; print one for a sentence with advice. An empty list is no proof: it
+    says that these mistakes were not made.
+
+    >>> import gdws, torch
+    >>> networks = {"sigmoid": torch.nn.Sequential(gdws.models.embedded(), torch.nn.Sigmoid())}
+    >>> test = gdws.data.load("demo", "test").take(16)
+    >>> found = gdws.compare(networks, test, [])
+    >>> [flag.kind for flag in gdws.red_flags(found, networks, test, [])]
+    ['probabilities']
     """
     images, labels = unpack_batch(next(iter(batches)))
     assert labels is not None
