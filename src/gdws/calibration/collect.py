@@ -19,7 +19,7 @@ from gdws.calibration.method import Calibrated, Method
 from gdws.calibration.sensitivity import attacked, squared_gradient_norms
 from gdws.calibration.statistics import LayerStatistics, Statistics
 from gdws.calibration.trials import Trials, build_trials, measure_corrections
-from gdws.core.checks import Batches, check_weights, checked_logits, unpack_batch
+from gdws.core.checks import Batches, check_differentiable, check_weights, checked_logits, unpack_batch
 from gdws.core.execution import LARGEST_TEMPORARY, evaluating, full_precision, placement
 from gdws.core.files import ensure_folder
 from gdws.core.progress import track
@@ -63,6 +63,7 @@ def calibrate(
     example = pictures[:1].to(*placement(model))
     with evaluating(model), torch.no_grad():
         checked_logits(model, example, labels)
+        check_differentiable(model, example)
     return collect_statistics(
         model, pictures, labels, replaceable(find(model, example, method)), method, seed=seed, cache=cache
     )

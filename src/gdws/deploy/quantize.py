@@ -74,7 +74,7 @@ def quantize(path: Path | str, out: Path | str, images: Tensor, *, keep: Sequenc
                 nodes_to_exclude=[node.name for node in proto.graph.node if _named(keep, node.name, node.op_type)],
             )
         except Exception as error:
-            raise GdwsError(f"{path} cannot be quantised: {error}") from None
+            raise GdwsError(f"{path} cannot be quantized: {error}") from None
         write_atomically(Path(out), made.read_bytes())
 
 

@@ -34,7 +34,7 @@ FEWEST, MOST = 8, 32
 
 
 ADVICE = {
-    "chance": "check the weights, the labels, and that the model takes images in [0, 1] and normalises them itself",
+    "chance": "check the weights, the labels, and that the model takes images in [0, 1] and normalizes them itself",
     "probabilities": "evaluate the logits before the softmax or sigmoid, whose gradients saturate",
     "randomness": "switch off what is random in eval mode, or attack the mean of many passes (AutoAttack's rand version)",
     "gradients": "attack a differentiable copy (straight-through rounding, logits scaled down), or without gradients as well",
