@@ -47,6 +47,7 @@ class Statistics:
 
     images and attacked (N, C, H, W) on the CPU; by layer name its statistics and, by structure, a curve for each group of the
     convolution. method: the settings that they were collected with, and that a plan made of them has unless told otherwise.
+    temperature: of the decisions in the metric (gdws.calibration.softening).
     """
 
     images: Tensor
@@ -55,10 +56,11 @@ class Statistics:
     curves: dict[str, dict[str, list[Curve]]]
     method: Calibrated
     seed: int
+    temperature: float = 1.0
 
     @property
     def attack(self) -> PGD | None:
-        return self.method.attack
+        return self.method.settled_attack
 
     def image_hashes(self) -> tuple[str, ...]:
         return image_hashes(self.images)
