@@ -17,8 +17,8 @@ from gdws.calibration.cache import read_statistics, statistics_key, write_statis
 from gdws.calibration.hooks import Use, backpropagate, random_signs, record_uses, sampled_class
 from gdws.calibration.method import Calibrated, Method
 from gdws.calibration.robustness import settle_attack
-from gdws.calibration.softening import temperature_of
 from gdws.calibration.sensitivity import attacked, squared_gradient_norms
+from gdws.calibration.softening import temperature_of
 from gdws.calibration.statistics import LayerStatistics, Statistics
 from gdws.calibration.trials import Trials, build_trials, measure_corrections
 from gdws.core.checks import Batches, check_weights, checked_logits, unpack_batch
@@ -49,9 +49,15 @@ def calibrate(
     seed    of the attack's starts and of the random cotangents.
     cache   a folder: what was collected before for the same network, images and method is read from there.
 
+    Returns Statistics, for gdws.plan and gdws.apply. Raises GdwsError when there are no images or they are not in [0, 1], when
+    the model does not return finite logits or cannot be attacked, or when the method excludes what is not there.
+
+    The example takes one structure and leaves most layers alone, to be quick.
+
     >>> import gdws
-    >>> statistics = gdws.calibrate(gdws.models.embedded(), gdws.data.load("demo", "train").take(8))
-    >>> gdws.plan(gdws.models.embedded(), statistics, gdws.Macs(0.5)).macs <= 0.5
+    >>> model, images = gdws.models.embedded(), gdws.data.load("demo", "train").take(4)
+    >>> statistics = gdws.calibrate(model, images, gdws.Calibrated(structures="vertical", exclude=["layer[23].*"]))
+    >>> gdws.plan(model, statistics, gdws.Macs(0.5)).macs <= 0.5
     True
     """
     check_weights(model)

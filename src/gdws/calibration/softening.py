@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 
-import torch
 from torch import Tensor
 
 ENTROPY = 1 / 3

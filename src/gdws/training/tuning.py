@@ -78,7 +78,7 @@ def balance(model: nn.Module) -> dict[str, Tensor]:
     """Give every filter of every factored layer the length of what is made of it, and return what it was multiplied by.
 
     The layer stays the same function. But the steepness of a loss along one factor grows with the square of the other: after
-    compression filters are many times as long as their mixing (docs/training.md), and no learning rate suits both.
+    compression filters are many times as long as their mixing (docs/explanation/training.md), and no learning rate suits both.
     """
     scales = {}
     for name, layer in model.named_modules():
