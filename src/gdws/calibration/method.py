@@ -92,7 +92,7 @@ class Paper(Method):
 class Uniform(Method):
     """GDWS-U of the paper: MEGO without weights, the same fraction in every layer.
 
-    It needs no calibration: images only tell the size of the feature maps, and one is enough. With Drop some are held back.
+    It needs no calibration: one image is enough, for the sizes of the feature maps. Drop needs more, to hold some back.
 
     attack      made on the images that Drop holds back; None for a network that is not meant to be robust.
     exclude     shell patterns of convolutions to leave dense, such as "layer4.*".

@@ -43,13 +43,13 @@ class LayerStatistics:
 
 @dataclass(frozen=True, kw_only=True)
 class Statistics:
-    """What `gdws.calibrate` collects: good for any budget, and for all plans and networks made of it.
+    """What `gdws.calibrate` collects about a network: good for any budget.
 
     images       (N, C, H, W), the calibration images, on the CPU.
     attacked     (N, C, H, W), the same after the method's attack.
     layers       by layer name: its two moments and alpha (gdws.calibration.statistics.LayerStatistics).
     curves       by layer name and structure: a gdws.structures.Curve for each group of the convolution.
-    method       the settings that they were collected with, and that a plan made of them has unless told otherwise.
+    method       the settings that they were collected with. gdws.plan uses them too, unless it is given others.
     seed         of everything random.
     temperature  of the decisions in the metric (gdws.calibration.softening).
 

@@ -33,7 +33,7 @@ def apply(model: nn.Module, plan: Plan, calibration: Batches | Statistics | None
     calibration  for a plan of the calibrated method: what gdws.calibrate gave, or the images once more, of which the
                  statistics are then collected again. Other plans need none.
 
-    Returns the copy, in eval mode; gdws.plan_of gives its plan. Raises GdwsError when the plan names what the model has not, or
+    Returns the copy, in eval mode; gdws.plan_of gives its plan. Raises GdwsError when the plan does not fit the model, or when
     a calibrated plan comes without statistics or with those of other layers.
 
     >>> import gdws

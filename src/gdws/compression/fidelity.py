@@ -53,8 +53,8 @@ def agreement(model: nn.Module, other: nn.Module, images: Tensor) -> float:
     other   the network beside it, of the same classes.
     images  floats (N, C, H, W) in [0, 1].
 
-    Returns per cent of the images. Raises GdwsError when one of the networks was calibrated on some of them: there it says
-    nothing of others.
+    Returns the percentage of images, from 0 to 100. Raises GdwsError when one of the networks was calibrated on some of these
+    images: agreement there says nothing about others.
 
     >>> import gdws, torch
     >>> model = gdws.models.embedded()

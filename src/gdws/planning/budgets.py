@@ -161,12 +161,12 @@ class Beta(Budget):
 
 
 class Drop(Budget):
-    """Find the smallest network that decides at most this many points of held-back images otherwise than the original.
+    """Find the smallest network that decides at most this percentage of held-back images differently from the original.
 
-    value  points of agreement, above 0 and below 100; else it raises GdwsError. Drop(2) asks for 98 % agreement.
+    value  in percentage points, above 0 and below 100; else it raises GdwsError. Drop(2) asks for 98 % agreement.
 
-    A fifth of the calibration images is held back; agreement is measured on them clean and attacked together. Several networks
-    are made and tried.
+    A fifth of the calibration images is held back. Several networks are made, and each is compared with the original on the
+    held-back images, clean and attacked.
 
     >>> import gdws
     >>> model, images = gdws.models.embedded(), gdws.data.load("demo", "train").take(10)

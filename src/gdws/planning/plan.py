@@ -20,19 +20,22 @@ NO_GAIN = "no gain"
 class LayerPlan:
     """What becomes of one convolution.
 
-    name         of the module in the model
-    structure    "dense" (it stays as it is) or a name of gdws.structures
-    reason       why it stays dense; or what other structures would lose at this cost, in multiples of this one's loss
-    shape        (M, C / groups, kh, kw) of its weight
-    groups       of the convolution
-    positions    output pixels for one image, over all its uses
-    ranks        for "gdws" g, the rank of each input channel's block, which is the number of its kernels; for the others the
-                 rank, one number for all groups; empty for a dense layer
-    loss         predicted: with method "paper" and "uniform" the weighted squared error that beta bounds; with "calibrated"
-                 the divergence (nats) of the decisions from the original's that this layer brings about
-    macs         multiply-adds for one image, and dense_macs those of the convolution
-    parameters   weights without the bias, and dense_parameters those of the convolution
-    seconds      predicted time of one pass, and dense_seconds that of the dense layer, where the budget is one of time
+    name              of the module in the model
+    structure         "dense" (it stays as it is) or a name of gdws.structures
+    reason            why it stays dense; or what other structures would lose at this cost, in multiples of this one's loss
+    shape             (M, C / groups, kh, kw) of its weight
+    groups            of the convolution
+    positions         output pixels for one image, over all its uses
+    ranks             for "gdws" g, the rank of each input channel's block, which is the number of its kernels; for the others
+                      the rank, one number for all groups; empty for a dense layer
+    loss              predicted: with method "paper" and "uniform" the weighted squared error that beta bounds; with
+                      "calibrated" the divergence (nats) from the original's decisions that this layer brings about
+    macs              multiply-adds for one image
+    dense_macs        those of the convolution
+    parameters        weights, without the bias
+    dense_parameters  those of the convolution
+    seconds           predicted time of one pass, where the budget is one of time; else None
+    dense_seconds     that of the convolution
     """
 
     name: str
@@ -66,8 +69,11 @@ class Measured:
     """The time that a planned network takes, measured in turns with the dense network in its fastest engine.
 
     device         name of the CPU or GPU
-    engine         that the planned network ran in; dense_engine: that of the dense network
-    precision      of the engine; threads and batch as in gdws.Target
+    engine         that the planned network ran in
+    precision      of the engine
+    threads        of a CPU
+    batch          images at a time
+    dense_engine   that the dense network ran in
     dense_seconds  a pass of the dense network
     predicted      the planned network's time as a fraction of that, from the table of layer latencies
     latency        the same fraction, as measured

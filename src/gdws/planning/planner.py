@@ -17,7 +17,7 @@ from gdws.calibration.robustness import settle_attack
 from gdws.calibration.sensitivity import sensitivity
 from gdws.calibration.statistics import Statistics
 from gdws.core import cost
-from gdws.core.checks import Batches, check_weights, checked_logits
+from gdws.core.checks import Batches, check_differentiable, check_weights, checked_logits
 from gdws.core.execution import evaluating, placement
 from gdws.core.hashing import image_hashes
 from gdws.core.sites import Site
@@ -57,6 +57,8 @@ def plan_within(
     sites = find(model, example, method)
     with evaluating(model), torch.no_grad():
         checked_logits(model, example, labels)
+        if not isinstance(method, Uniform):
+            check_differentiable(model, example)
     candidates = replaceable(sites)
     if not candidates:
         _check_dense_is_enough(budget, method, sites)

@@ -1,12 +1,7 @@
 """The modules that stand in the place of a convolution (gdws.nn).
 
-`gdws_conv2d` is the seam for faster executions: one that takes the same arguments and gives the same numbers to rounding
-can stand in its place.
-
->>> import gdws, torch
->>> layer = gdws.nn.GDWSConv2d.like(torch.nn.Conv2d(3, 8, 3), torch.tensor([0, 1, 1, 2]))
->>> layer.g
-tensor([1, 2, 1])
+`gdws_conv2d` is where a faster implementation can be put in: one that takes the same arguments and gives the same numbers,
+up to rounding.
 """
 
 from __future__ import annotations
@@ -35,19 +30,15 @@ def gdws_conv2d(
     dilation: Pair,
     groups: int,
 ) -> Tensor:
-    """Run a GDWS convolution, in plain PyTorch.
-
-    The channels are repeated, each copy is convolved with its own kernel, and a 1x1 convolution mixes the results.
+    """Run a GDWS convolution: repeat the channels, convolve each copy with its own kernel, mix by a 1x1 convolution.
 
     x          (B, C, H, W), or without B.
     channels   int64 (G,), the input channel that each kernel reads; None where every channel has exactly one kernel.
     depthwise  (G, 1, kh, kw), the kernels.
     pointwise  (M, G / groups, 1, 1), the mix.
     bias       (M,) or None.
-    stride     (vertical, horizontal), as in torch.nn.functional.conv2d; so are padding and dilation.
-    padding    (vertical, horizontal), "same" or "valid".
-    dilation   (vertical, horizontal).
-    groups     of the convolution that it stands for.
+    stride, padding, dilation and groups  of the convolution that it stands for: pairs (vertical, horizontal), or a padding of
+               "same" or "valid"; groups is a number.
 
     Returns (B, M, H', W'). index_select was measured the fastest plain form for unequal g_c on CPU and GPU; x[:, channels] and
     one convolution for each level of kernels cost up to 1.8x (docs/results/library-speed.md).
@@ -65,16 +56,9 @@ def gdws_conv2d(
 def depthwise_features(
     x: Tensor, channels: Tensor | None, depthwise: Tensor, stride: Pair, padding: Pair | str, dilation: Pair
 ) -> Tensor:
-    """Run the first stage of `gdws_conv2d`: what each depthwise kernel gives.
+    """Run the first stage of `gdws_conv2d`: what each depthwise kernel gives, (B, G, H', W').
 
-    x          (B, C, H, W), or without B.
-    channels   int64 (G,), the input channel that each kernel reads; None where every channel has exactly one kernel.
-    depthwise  (G, 1, kh, kw), the kernels.
-    stride     (vertical, horizontal), as in torch.nn.functional.conv2d; so are padding and dilation.
-    padding    (vertical, horizontal), "same" or "valid".
-    dilation   (vertical, horizontal).
-
-    Returns (B, G, H', W').
+    x, channels, depthwise, stride, padding and dilation are as there.
 
     >>> import gdws, torch
     >>> x, channels = torch.rand(1, 2, 5, 5), torch.tensor([0, 0, 1])
@@ -88,17 +72,8 @@ def depthwise_features(
 class FactoredConv2d(nn.Module, ABC):
     """The base of all layers that stand in the place of a dense convolution: a bank of features, and a mix of them.
 
-    in_channels   C, of the convolution that it stands for; so are all further arguments.
-    out_channels  M.
-    kernel_size   (kh, kw).
-    stride        (vertical, horizontal).
-    padding       (vertical, horizontal), "same" or "valid".
-    dilation      (vertical, horizontal).
-    groups        as in torch.nn.Conv2d.
-    bias          whether there is one; it starts at zero.
-    padding_mode  "zeros", "reflect", "replicate" or "circular".
-    device        of the parameters.
-    dtype         of the parameters.
+    in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode, device and dtype are those of
+    the torch.nn.Conv2d that it stands for. Sizes are pairs (vertical, horizontal); padding may be "same" or "valid" too.
 
     >>> import gdws, torch
     >>> layer = gdws.nn.TwoStageConv2d.like(torch.nn.Conv2d(8, 16, 3), rank=2, axes=(0,))
@@ -187,13 +162,10 @@ class GDWSConv2d(FactoredConv2d):
     It stands for a dense `nn.Conv2d` with the same arguments whose weight for input channel c has rank at most g_c, the
     number of kernels that read c.
 
-    in_channels   C, of the convolution that it stands for.
-    out_channels  M.
-    kernel_size   (kh, kw).
-    channels      int64 (G,), ascending: the input channel that each kernel reads. With groups, each group owns G / groups
-                  consecutive kernels. G may be 0: the output is then the bias.
-    groups        as in torch.nn.Conv2d.
-    others        stride, padding, dilation, bias, padding_mode, device and dtype, as in FactoredConv2d.
+    channels  int64 (G,), ascending: the input channel that each kernel reads. With groups, each group owns G / groups
+              consecutive kernels. G may be 0: the output is then the bias.
+
+    in_channels, out_channels, kernel_size, groups and others (stride, padding, ...) are as in FactoredConv2d.
 
     Parameters: depthwise (G, 1, kh, kw), pointwise (M, G / groups, 1, 1), bias (M,) or None. Buffer: channels (G,). They start
     at zero: `from_factors` gives a layer with weights. Raises GdwsError when channels are not as above.
@@ -222,22 +194,12 @@ class GDWSConv2d(FactoredConv2d):
 
     @classmethod
     def like(cls, conv: nn.Conv2d, channels: Tensor) -> GDWSConv2d:
-        """A layer with zero factors in the place of a dense convolution: same geometry, type, device and bias.
-
-        conv      the convolution.
-        channels  int64 (G,), the input channel that each kernel reads.
-        """
+        """Zero factors with these `channels` in the place of a dense `conv`: same geometry, type, device and bias."""
         return _in_place_of(conv, cls(channels=channels, **_geometry(conv)))
 
     @classmethod
     def from_factors(cls, factors: Factors, conv: nn.Conv2d) -> GDWSConv2d:
-        """The layer that factors of a convolution's weight make in its place.
-
-        factors  what gdws.mego or gdws.lego gave for conv.weight.
-        conv     the convolution.
-
-        Raises GdwsError when the factors are of another shape than the convolution.
-        """
+        """The layer that `factors` of the weight of `conv` make in its place. Raises GdwsError for other shapes."""
         expected = (conv.out_channels, conv.in_channels, conv.groups, *conv.kernel_size)
         given = (len(factors.pointwise), len(factors.g), factors.groups, *factors.depthwise.shape[1:])
         if given != expected:
@@ -319,21 +281,14 @@ class TwoStageConv2d(FactoredConv2d):
     axes (0,): vertical kh x 1, then horizontal 1 x kw; (1,): the reverse; (): 1x1, then kh x kw; (0, 1): kh x kw, then 1x1.
     Each axis is padded, strided and dilated in the stage that has its taps.
 
-    in_channels   C, of the convolution that it stands for.
-    out_channels  M.
-    kernel_size   (kh, kw).
-    rank          number of channels between the two stages, for each group.
-    axes          a tuple of 0 (vertical) and 1 (horizontal), or empty.
-    groups        as in torch.nn.Conv2d.
-    others        stride, padding, dilation, bias, padding_mode, device and dtype, as in FactoredConv2d.
+    `rank` is the number of channels between the two stages, for each group. in_channels, out_channels, kernel_size, groups and
+    others (stride, padding, ...) are as in FactoredConv2d.
 
     Parameters: first (groups * rank, C / groups, k1h, k1w), second (M, rank, k2h, k2w), bias (M,) or None. They start at zero.
     Raises GdwsError when rank is below 1 or axes has other numbers.
 
     >>> import gdws, torch
     >>> layer = gdws.nn.TwoStageConv2d(8, 16, (3, 3), rank=4, axes=(0,), padding=(1, 1))
-    >>> tuple(layer.first.shape), tuple(layer.second.shape)
-    ((4, 8, 3, 1), (16, 4, 1, 3))
     >>> layer(torch.rand(2, 8, 6, 6)).shape
     torch.Size([2, 16, 6, 6])
     """
@@ -368,12 +323,7 @@ class TwoStageConv2d(FactoredConv2d):
 
     @classmethod
     def like(cls, conv: nn.Conv2d, rank: int, axes: tuple[int, ...]) -> TwoStageConv2d:
-        """A layer with zero weights in the place of a dense convolution: same geometry, type, device and bias.
-
-        conv  the convolution.
-        rank  number of channels between the two stages, for each group.
-        axes  whose taps the first stage has.
-        """
+        """Zero weights of this `rank` and these `axes` in the place of a dense `conv`: same geometry, type, device, bias."""
         return _in_place_of(conv, cls(rank=rank, axes=axes, **_geometry(conv)))
 
     @property

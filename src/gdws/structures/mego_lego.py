@@ -102,7 +102,7 @@ def mego(weight: Tensor, alpha: Tensor | None, kernels: int, groups: int = 1) ->
     weight   (M, C / groups, kh, kw), of any floating type.
     alpha    (C,) >= 0, the weight of each channel in the error; None for ones. Channels with alpha = 0 do not count and get no
              kernel.
-    kernels  depthwise kernels in all; a rest that does not divide by groups is left over.
+    kernels  depthwise kernels in all, rounded down to a multiple of groups.
     groups   of the convolution.
 
     Returns Factors, in the weight's type and on its device. Raises GdwsError when kernels is below 0, or weight or alpha are
