@@ -16,7 +16,9 @@ from gdws.attacks.pgd import PGD
 from gdws.calibration.cache import read_statistics, statistics_key, write_statistics
 from gdws.calibration.hooks import Use, backpropagate, random_signs, record_uses, sampled_class
 from gdws.calibration.method import Calibrated, Method
+from gdws.calibration.robustness import settle_attack
 from gdws.calibration.sensitivity import attacked, squared_gradient_norms
+from gdws.calibration.softening import temperature_of
 from gdws.calibration.statistics import LayerStatistics, Statistics
 from gdws.calibration.trials import Trials, build_trials, measure_corrections
 from gdws.core.checks import Batches, check_differentiable, check_weights, checked_logits, unpack_batch
@@ -64,6 +66,7 @@ def calibrate(
     with evaluating(model), torch.no_grad():
         checked_logits(model, example, labels)
         check_differentiable(model, example)
+    method = settle_attack(model, pictures, method)
     return collect_statistics(
         model, pictures, labels, replaceable(find(model, example, method)), method, seed=seed, cache=cache
     )
@@ -89,7 +92,7 @@ def collect_statistics(
     cache: Path | None = None,
 ) -> Statistics:
     """Statistics of these convolutions, and their curves for the method's structures."""
-    structures, attack = select_structures(method.structures), method.attack
+    structures, attack = select_structures(method.structures), method.settled_attack
     if not sites:
         return Statistics(images=images, attacked=images, layers={}, curves={}, method=method, seed=seed)
     key = statistics_key(model, images, labels, [site.name for site in sites], structures, attack, seed)
@@ -102,9 +105,18 @@ def collect_statistics(
     if cache is not None:
         ensure_folder(cache)
     with full_precision(), evaluating(model):
-        layers, adversarial = _collect(model, images, labels, sites, attack, seed)
-        curves = _curves(model, adversarial, sites, structures, layers, seed)
-    statistics = Statistics(images=images, attacked=adversarial, layers=layers, curves=curves, method=method, seed=seed)
+        temperature = temperature_of(_logits(model, images))
+        layers, adversarial = _collect(model, images, labels, sites, attack, seed, temperature)
+        curves = _curves(model, adversarial, sites, structures, layers, seed, temperature)
+    statistics = Statistics(
+        images=images,
+        attacked=adversarial,
+        layers=layers,
+        curves=curves,
+        method=method,
+        seed=seed,
+        temperature=temperature,
+    )
     if file is not None:
         write_statistics(file, statistics)
     return statistics
@@ -129,6 +141,7 @@ def _curves(
     structures: Sequence[Structure],
     layers: dict[str, LayerStatistics],
     seed: int,
+    temperature: float,
 ) -> dict[str, dict[str, list[Curve]]]:
     """Losses in the metric, then corrected by trials on the attacked images."""
     curves: dict[str, dict[str, list[Curve]]] = {}
@@ -142,15 +155,27 @@ def _curves(
                 own = [structure.curve(weight, metric) for weight, metric in zip(weights, metrics, strict=True)]
                 curves[site.name][structure.name] = own
                 tried[site.name][structure.name] = build_trials(site, structure, own, metrics)
-    factors = measure_corrections(model, adversarial, sites, tried, curves, torch.Generator().manual_seed(seed))
+    factors = measure_corrections(model, adversarial, sites, tried, curves, torch.Generator().manual_seed(seed), temperature)
     return {
         name: {structure: [curve.scaled(factors[name][structure]) for curve in own] for structure, own in by_structure.items()}
         for name, by_structure in curves.items()
     }
 
 
+def _logits(model: nn.Module, images: Tensor) -> Tensor:
+    """Of the images as they are, on the CPU."""
+    with torch.no_grad():
+        return torch.cat([checked_logits(model, part.to(*placement(model))).float().cpu() for part in images.split(50)])
+
+
 def _collect(
-    model: nn.Module, images: Tensor, labels: Tensor | None, sites: Sequence[Site], attack: PGD | None, seed: int
+    model: nn.Module,
+    images: Tensor,
+    labels: Tensor | None,
+    sites: Sequence[Site],
+    attack: PGD | None,
+    seed: int,
+    temperature: float,
 ) -> tuple[dict[str, LayerStatistics], Tensor]:
     device, dtype = placement(model)
     generator = torch.Generator().manual_seed(seed)
@@ -166,7 +191,7 @@ def _collect(
         adversarial.append(x.detach().cpu())
         with record_uses(convolutions) as uses, torch.enable_grad():
             logits = checked_logits(model, x, truth)
-            for _ in backpropagate(logits, x, sampled_class(logits, generator)):
+            for _ in backpropagate(logits, x, sampled_class(logits, generator, temperature)):
                 found = {name: _moments(convolutions[name], calls) for name, calls in uses.items()}
             for _ in backpropagate(logits, x, random_signs(logits, generator)):
                 norms = {name: squared_gradient_norms(convolutions[name], calls) for name, calls in uses.items()}

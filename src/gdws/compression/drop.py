@@ -10,6 +10,7 @@ from torch import nn
 
 from gdws.calibration.collect import gather_images
 from gdws.calibration.method import Calibrated, Method
+from gdws.calibration.robustness import settle_attack
 from gdws.calibration.statistics import Statistics
 from gdws.compression.apply import apply
 from gdws.compression.fidelity import attack_held_back, decided_alike, hold_back
@@ -43,10 +44,10 @@ def smallest_within(
     """
     if isinstance(calibration, Statistics):
         raise GdwsError(f"{budget} got collected statistics: expected images, some of which it can hold back")
-    method = method or Calibrated()
     images, labels = gather_images(calibration)
+    method = settle_attack(model, images, method or Calibrated())
     (fitted, fitted_labels), (held, held_labels) = hold_back(images, labels)
-    check = torch.cat([held, attack_held_back(model, held, held_labels, method.attack).to(held.dtype)])
+    check = torch.cat([held, attack_held_back(model, held, held_labels, method.settled_attack).to(held.dtype)])
     used: Batches = [(fitted, fitted_labels)] if fitted_labels is not None else [fitted]
     low, high = SMALLEST, 1.0
     best, statistics = plan_within(model, used, Macs(high), method, target, seed=seed, cache=cache)
