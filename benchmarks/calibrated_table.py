@@ -1,6 +1,6 @@
-"""Measure the calibrated method beside the paper's and with one part taken out at a time: docs/calibrated.md's table.
+"""The calibrated method beside the paper's, and with one part taken out at a time.
 
-    python scripts/calibrated_table.py MODEL [--weights FILE] --train DATA --test DATA [--device cuda] --json OUT
+    python benchmarks/calibrated_table.py MODEL [--weights FILE] --train DATA --test DATA [--device cuda] --json OUT
 
 Natural and PGD-20 accuracy (eps 8/255, step 2/255, one random start, float32) on the first --n test images, at 0.60, 0.45, 0.30
 and 0.20 of the MACs of the convolutions that the paper would replace; calibration on the first --images training images.
@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from unittest import with_noise_weights
+from unittest import mock
 
 import numpy as np
 import torch
@@ -24,22 +24,23 @@ from torch import Tensor, nn
 import gdws
 from gdws import data, models
 from gdws.attacks import PGD
-from gdws.calibration import statistics
+from gdws.calibration import collect
 from gdws.calibration.hooks import Use, random_signs
+from gdws.calibration.method import Method
 from gdws.evaluation.accuracy import evaluate
 from gdws.structures import kernel_elimination, mego_lego, metric
 
 
 def unweighted_moments(conv: nn.Conv2d, uses: list[Use]) -> tuple[Tensor, Tensor]:
     """The patch moment of all pixels alike, scaled as the weighted one is."""
-    with with_noise_weights.patch.object(Tensor, "norm", lambda self, dim, keepdim: torch.ones_like(self[:, :1])):
+    with mock.patch.object(Tensor, "norm", lambda self, dim, keepdim: torch.ones_like(self[:, :1])):
         moment, gradient = MOMENTS(conv, uses)
     pixels = sum(len(use.input) * use.gradient[0, 0].numel() for use in uses if use.gradient is not None)
     energy = gradient.diagonal(dim1=1, dim2=2).sum(1)[:, None, None]
     return moment * energy / pixels, gradient
 
 
-MOMENTS = statistics._moments
+MOMENTS = collect._moments
 
 
 def channel_curve(weight: Tensor, moment: Tensor, gradient: Tensor) -> kernel_elimination.Curve:
@@ -59,34 +60,30 @@ def channel_curve(weight: Tensor, moment: Tensor, gradient: Tensor) -> kernel_el
     return kernel_elimination.Curve(kernels, torch.tensor(order, device=weight.device), spectrum.errors.cpu())
 
 
+ONLY_GDWS, AUTO = gdws.Calibrated(structures="gdws"), gdws.Calibrated()
+
+
 @dataclass(frozen=True)
 class Column:
-    method: str = "calibrated"
-    structures: str = "gdws"
+    """A column of the table: a method, and what is replaced in the package while it plans and applies."""
+
+    method: Method = ONLY_GDWS
     patch: Callable[[], AbstractContextManager[object]] = nullcontext
 
 
 COLUMNS = {
-    "paper": Column("paper"),
+    "paper": Column(gdws.Paper()),
     "gdws": Column(),
-    "separable": Column(structures="separable"),
-    "project": Column(structures="project"),
-    "auto": Column(structures="auto"),
-    "no refit": Column(patch=lambda: with_noise_weights.patch("gdws.compress.refit")),
-    "refit without attack term": Column(patch=lambda: with_noise_weights.patch("gdws.compression.refit.ATTACK_WEIGHT", 0.0)),
-    "no elimination": Column(patch=lambda: with_noise_weights.patch("gdws.structures.kernel_elimination.curve", channel_curve)),
-    "no trials": Column(
-        patch=lambda: with_noise_weights.patch("gdws.calibration.trials._interpolated", lambda *a: torch.ones(a[3]))
-    ),
-    "all pixels alike": Column(
-        patch=lambda: with_noise_weights.patch("gdws.calibration.statistics._moments", unweighted_moments)
-    ),
-    "equation (8)'s gradients": Column(
-        patch=lambda: with_noise_weights.patch("gdws.calibration.statistics.sampled_class", random_signs)
-    ),
-    "auto, filters not refined": Column(
-        structures="auto", patch=lambda: with_noise_weights.patch("gdws.structures.filter_splitting.STEPS", 0)
-    ),
+    "separable": Column(gdws.Calibrated(structures="separable")),
+    "project": Column(gdws.Calibrated(structures="project")),
+    "auto": Column(AUTO),
+    "no refit": Column(patch=lambda: mock.patch("gdws.compression.apply.refit")),
+    "refit without attack term": Column(patch=lambda: mock.patch("gdws.compression.refit.ATTACK_WEIGHT", 0.0)),
+    "no elimination": Column(patch=lambda: mock.patch("gdws.structures.kernel_elimination.curve", channel_curve)),
+    "no trials": Column(patch=lambda: mock.patch("gdws.calibration.trials._interpolated", lambda *a: torch.ones(a[3]))),
+    "all pixels alike": Column(patch=lambda: mock.patch("gdws.calibration.collect._moments", unweighted_moments)),
+    "equation (8)'s gradients": Column(patch=lambda: mock.patch("gdws.calibration.collect.sampled_class", random_signs)),
+    "auto, filters not refined": Column(AUTO, patch=lambda: mock.patch("gdws.structures.filter_splitting.STEPS", 0)),
 }
 
 
@@ -142,15 +139,16 @@ def main() -> None:
     ]
     for name in options.columns:
         column = COLUMNS[name]
-        collected: statistics.Statistics | None = None
+        statistics: gdws.Statistics | None = None
         for fraction in options.budgets:
             peak(options.device)
             start = time.time()
             with column.patch():
-                made = gdws.plan(model, collected or train, gdws.Macs(fraction), column.method, structures=column.structures)
-                collected = made.calibration
+                if isinstance(column.method, gdws.Calibrated) and statistics is None:
+                    statistics = gdws.calibrate(model, train, column.method)
+                made = gdws.plan(model, statistics or train, gdws.Macs(fraction), column.method)
                 planned, plan_memory = time.time(), peak(options.device)
-                compressed = gdws.apply(model, made)
+                compressed = gdws.apply(model, made, statistics)
             done, apply_memory = time.time(), peak(options.device)
             found = evaluate(compressed, test, PGD())
             assert found.attacked is not None
@@ -166,7 +164,7 @@ def main() -> None:
                     "robust": found.robust_percent,
                     "natural right": bits(found.natural),
                     "robust right": bits(found.attacked),
-                    "layers": {layer.name: [layer.structure, sum(layer.kept)] for layer in made.layers},
+                    "layers": {layer.name: [layer.structure, sum(layer.ranks)] for layer in made.layers},
                     "plan s": planned - start,
                     "apply s": done - planned,
                     "plan GiB": plan_memory,
