@@ -11,6 +11,7 @@ from gdws.core.checks import Batches, checked_logits, unpack_batch
 from gdws.core.execution import LARGEST_TEMPORARY, evaluating, placement
 from gdws.core.progress import track
 from gdws.core.sites import patches
+from gdws.core.unwrap import unwrap
 from gdws.errors import GdwsError
 
 TEMPORARY = {"cpu": 2**18, "cuda": 2**26}
@@ -34,6 +35,7 @@ def sensitivity(
     `exact` takes one backward pass a class. `attack` replaces the images by attacked ones (against their labels, or the
     model's own decisions where the batches have none). The model is left as it was found.
     """
+    model = unwrap(model)
     device, dtype = placement(model)
     convolutions = {name: module for name, module in model.named_modules() if isinstance(module, nn.Conv2d)}
     generator = torch.Generator().manual_seed(seed)

@@ -11,6 +11,7 @@ from gdws.calibration.statistics import Statistics
 from gdws.compression.apply import apply
 from gdws.compression.drop import smallest_within
 from gdws.core.checks import Batches
+from gdws.core.unwrap import unwrap
 from gdws.planning.budgets import Budget, Drop
 from gdws.planning.latency.table import LatencyTable
 from gdws.planning.latency.target import Target
@@ -46,6 +47,7 @@ def compress(
     >>> gdws.plan_of(fast).macs <= 0.5
     True
     """
+    model = unwrap(model)
     made, statistics = _planned(model, images, budget, method, target, seed, cache)
     return apply(model, made, statistics)
 
@@ -69,7 +71,7 @@ def plan(
 
     The other arguments as in gdws.compress. A plan is a record: print it, save it as JSON, edit it, give it to gdws.apply.
     """
-    return _planned(model, images, budget, method, target, seed, cache)[0]
+    return _planned(unwrap(model), images, budget, method, target, seed, cache)[0]
 
 
 def _planned(

@@ -13,6 +13,7 @@ from torch import nn
 
 from gdws.core.files import new_folder
 from gdws.core.sites import replace_modules
+from gdws.core.unwrap import unwrap
 from gdws.core.weights import contiguous_copies, load_weights, read_weights
 from gdws.errors import GdwsError
 from gdws.planning.plan import Plan, attach_plan, plan_of
@@ -26,6 +27,7 @@ def save(model: nn.Module, folder: str | os.PathLike[str], *, force: bool = Fals
 
     The folder appears when it is complete. One that exists is refused unless `force`.
     """
+    model = unwrap(model)
     layers = {
         name: structure.name
         for name, module in model.named_modules()
@@ -49,7 +51,7 @@ def load(folder: str | os.PathLike[str], model: nn.Module) -> nn.Module:
     """The saved network. `model` gives the architecture of the original; its weights do not matter and it is not changed."""
     record = read_record(folder)
     tensors = read_weights(Path(folder) / "model.safetensors")
-    loaded = copy.deepcopy(model).eval()
+    loaded = copy.deepcopy(unwrap(model)).eval()
     for name, structure in record["layers"].items():
         try:
             conv = loaded.get_submodule(name)

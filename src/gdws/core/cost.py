@@ -14,6 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from gdws.core.execution import evaluating
 from gdws.core.sites import Site
+from gdws.core.unwrap import unwrap
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ class Cost:
 
 def network_cost(model: nn.Module, example: Tensor) -> Cost:
     """The cost of a whole network on images like `example`, counted by torch.utils.flop_counter (two flops a MAC)."""
+    model = unwrap(model)
     with evaluating(model), torch.no_grad(), FlopCounterMode(display=False) as counter:
         model(example[:1])
     parameters = list(model.parameters())

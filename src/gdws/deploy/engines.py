@@ -20,6 +20,7 @@ from torch.export import ExportedProgram
 
 from gdws.core.checks import unpack_batch
 from gdws.core.execution import placement
+from gdws.core.unwrap import unwrap
 from gdws.deploy.autotune import autotune, torch_compile
 from gdws.deploy.benchmark import bench
 from gdws.deploy.cuda_graph import graph_model
@@ -150,7 +151,7 @@ def compile(
     if threads < 1:
         raise GdwsError(f"threads is {threads}: expected at least 1")
     unpack_batch(example)
-    network = model if isinstance(model, nn.Module) else Path(model)
+    network = unwrap(model) if isinstance(model, nn.Module) else Path(model)
     is_int8_file = isinstance(network, Path) and is_quantized(network)
     to_precision = "float32" if is_int8_file else precision
     if to_precision == "int8" and calibration is None:

@@ -26,6 +26,7 @@ from torch.export import Dim, ExportedProgram
 from gdws.core.checks import checked_logits, unpack_batch
 from gdws.core.execution import evaluating, placement
 from gdws.core.files import write_atomically
+from gdws.core.unwrap import unwrap
 from gdws.deploy.runtimes import OnnxRuntime, require
 from gdws.errors import GdwsError, first_line
 
@@ -60,6 +61,7 @@ def to_onnx(model: nn.Module | ExportedProgram, path: Path | str, example: Tenso
 def trace_model(model: nn.Module, example: Tensor) -> ExportedProgram:
     """The model in eval mode, float32 and on the CPU as a torch.export graph with a dynamic batch."""
     images, _ = unpack_batch(example)
+    model = unwrap(model)
     if placement(model) != (torch.device("cpu"), torch.float32):
         model = copy.deepcopy(model).to("cpu", torch.float32)
     pair = images[:1].to("cpu", torch.float32).repeat(2, 1, 1, 1)  # a batch of one would be taken for a constant
@@ -87,7 +89,7 @@ def verify(path: Path | str, model: nn.Module, images: Tensor, *, tolerance: flo
     Raises when a logit differs by more than `tolerance` or a decision changes; with None (int8) it only measures.
     """
     images, _ = unpack_batch(images)
-    session = OnnxRuntime(Path(path))
+    model, session = unwrap(model), OnnxRuntime(Path(path))
     device, dtype = placement(model)
     difference, changed = 0.0, 0
     with evaluating(model), torch.inference_mode():

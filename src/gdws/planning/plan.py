@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import nn
 
+from gdws.core.unwrap import innermost
 from gdws.errors import GdwsError
 from gdws.planning.budgets import KINDS, Budget
 
@@ -153,7 +154,7 @@ class Plan:
 
 def plan_of(model: nn.Module) -> Plan | None:
     """The plan that a model was compressed by, or None."""
-    plan = getattr(model, "_gdws_plan", None)
+    plan = getattr(innermost(model), "_gdws_plan", None)
     return plan if isinstance(plan, Plan) else None
 
 
