@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn.utils import parametrizations, prune
 
 import gdws
+from gdws.core.hashing import weights_hash
 from gdws.core.unwrap import unwrap
 
 
@@ -38,7 +39,11 @@ CHANGES = {
     "orthogonal": lambda model: parametrizations.orthogonal(model[8]),
     "pruned": pruned,
 }
-AROUND = {"DataParallel": nn.DataParallel, "torch.compile": torch.compile}
+AROUND = {
+    "DataParallel": nn.DataParallel,
+    "torch.compile": torch.compile,
+    "Normalized": lambda model: gdws.models.Normalized(model, (0.5, 0.4, 0.3), (0.2, 0.3, 0.4)),
+}
 
 
 @pytest.fixture(scope="module")
@@ -73,11 +78,26 @@ def test_a_plain_network_is_left_as_it_is():
     assert unwrap(model) is model
 
 
-@pytest.mark.parametrize("name", AROUND)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own modules, when its compiler is imported
-def test_what_is_around_a_network_is_taken_off(name):
+def test_what_is_around_a_network_is_taken_off():
     model = network()
-    assert unwrap(AROUND[name](nn.DataParallel(model))) is model
+    assert unwrap(torch.compile(nn.DataParallel(model))) is model
+
+
+def test_the_input_stays_normalized_by_what_the_weights_are_hashed_with(images):
+    model = network()
+    (mean, std), other = ((0.5, 0.4, 0.3), (0.2, 0.3, 0.4)), ((0.5, 0.4, 0.3), (0.2, 0.3, 0.3))
+    made = unwrap(nn.DataParallel(gdws.models.Normalized(nn.DataParallel(model), mean, std)))
+    assert list(made.state_dict()) == list(model.state_dict())
+    wanted = model((images - torch.tensor(mean).view(3, 1, 1)) / torch.tensor(std).view(3, 1, 1))
+    for again in (made, copy.deepcopy(made)):
+        assert torch.equal(again(images), wanted)
+    twice = gdws.models.Normalized(made, *other)
+    torch.testing.assert_close(unwrap(twice)(images), twice(images))
+    assert not torch.equal(model(images), wanted)
+    assert made[3] is model[3]
+    hashes = {weights_hash(unwrap(gdws.models.Normalized(model, *constants))) for constants in ((mean, std), other)}
+    assert len(hashes | {weights_hash(model)}) == 3
 
 
 @pytest.mark.parametrize("name", CHANGES)
@@ -99,7 +119,8 @@ def test_a_network_in_a_wrapper_goes_all_the_way(images, tmp_path, name):
     statistics = gdws.calibrate(wrapped, [images], gdws.Calibrated(attack=None))
     plan = gdws.plan(wrapped, statistics, gdws.Macs(0.5))
     assert [layer.name for layer in plan.layers] == ["0", "3"]
-    fast = AROUND[name](gdws.apply(wrapped, plan, statistics))
+    fast = gdws.apply(wrapped, plan, statistics)
+    fast = nn.DataParallel(fast) if name == "Normalized" else AROUND[name](fast)
     assert gdws.plan_of(fast) == plan
     gdws.save(fast, tmp_path / "fast")
     assert torch.equal(gdws.load(tmp_path / "fast", wrapped)(images), unwrap(fast)(images))
@@ -107,4 +128,4 @@ def test_a_network_in_a_wrapper_goes_all_the_way(images, tmp_path, name):
     assert gdws.verify(tmp_path / "fast.onnx", fast, images).changed == 0
     assert gdws.compile(fast, "onnxruntime", example=images, threads=1)(images).shape == (12, 4)
     labelled = [(images, torch.zeros(12, dtype=torch.int64))]
-    assert torch.equal(gdws.evaluate(wrapped, labelled).natural, gdws.evaluate(model, labelled).natural)
+    assert torch.equal(gdws.evaluate(wrapped, labelled).natural, unwrap(wrapped)(images).argmax(1) == 0)

@@ -1,13 +1,15 @@
-"""A network as its author wrote it: without what training put around it and into it.
+"""A network as its author wrote it: without what stands around it and what training put into it.
 
-Around it: DataParallel and torch.compile, which put a name of their own before those of all layers. Into it: weight_norm,
-spectral_norm, other parametrizations and pruning masks, which compute a weight anew in every pass and leave no plain weight
-to read, to copy or to replace. In eval mode the network is the same function without them.
+Around it: `Normalized`, DataParallel and torch.compile, which put a name of their own before those of all layers. Into it:
+weight_norm, spectral_norm, other parametrizations and pruning masks, which compute a weight anew in every pass and leave no
+plain weight to read, to copy or to replace. In eval mode the network is the same function without them.
 """
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,8 +23,31 @@ AROUND = ("module", "_orig_mod")
 """Where DataParallel and torch.compile have the network."""
 
 
+class Normalized(nn.Module):
+    """A network that wants normalized images, behind one that takes [0, 1]. Plans call its layers as the network does.
+
+    >>> import torch
+    >>> model = Normalized(torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3)), mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
+    >>> [name for name, _ in unwrap(model).named_parameters()]
+    ['0.weight', '0.bias']
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, network: nn.Module, mean: Sequence[float], std: Sequence[float]) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.tensor(mean).view(1, -1, 1, 1), persistent=False)
+        self.register_buffer("std", torch.tensor(std).view(1, -1, 1, 1), persistent=False)
+        self.network = network
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.network((x - self.mean) / self.std)
+        return logits
+
+
 def unwrap(model: nn.Module) -> nn.Module:
-    """The network itself if it is plain, else a copy of it whose weights are parameters of their layers; `model` is untouched.
+    """The network itself, whose weights are parameters of its layers; a copy where it computes them. `model` is untouched.
 
     >>> import torch
     >>> made = unwrap(torch.nn.utils.parametrizations.weight_norm(torch.nn.Conv2d(3, 8, 3)))
@@ -42,11 +67,31 @@ def unwrap(model: nn.Module) -> nn.Module:
 
 
 def innermost(model: nn.Module) -> nn.Module:
-    """The network inside of wrappers that run several copies of it, or compile it."""
+    """The network inside of all wrappers. One that was `Normalized` normalizes its input before its forward pass."""
+    if isinstance(model, Normalized):
+        return _normalizing(innermost(model.network), model.mean, model.std)
     parallel = (nn.DataParallel, nn.parallel.DistributedDataParallel)
-    while isinstance(model, parallel) or "_orig_mod" in model._modules:
-        model = next(model.get_submodule(name) for name in AROUND if name in model._modules)
+    if isinstance(model, parallel) or "_orig_mod" in model._modules:
+        return innermost(next(model.get_submodule(name) for name in AROUND if name in model._modules))
     return model
+
+
+def _normalizing(network: nn.Module, mean: Tensor, std: Tensor) -> nn.Module:
+    """The network, of which it shares all tensors and modules, with a hook that normalizes."""
+    shared = copy.copy(network)
+    shared.__dict__ |= {name: copy.copy(value) for name, value in vars(network).items() if isinstance(value, dict | set)}
+    if _normalize in shared._forward_pre_hooks.values():  # of a network that normalized already, which it still does
+        mean, std = mean + std * shared.get_buffer("input_mean"), std * shared.get_buffer("input_std")
+    else:
+        shared.register_forward_pre_hook(_normalize)
+    shared.register_buffer("input_mean", mean, persistent=False)
+    shared.register_buffer("input_std", std, persistent=False)
+    return shared
+
+
+def _normalize(module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    images, *others = inputs
+    return ((images - module.get_buffer("input_mean")) / module.get_buffer("input_std"), *others)
 
 
 def _hooks(module: nn.Module) -> list[object]:

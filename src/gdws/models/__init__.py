@@ -1,5 +1,6 @@
 """Networks: by name, from public checkpoints, and the zoo of the paper's."""
 
-from gdws.models.names import Normalized, embedded, resolve
+from gdws.core.unwrap import Normalized
+from gdws.models.names import embedded, resolve
 
 __all__ = ["Normalized", "embedded", "resolve"]

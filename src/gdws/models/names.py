@@ -13,22 +13,10 @@ from torch import Tensor, nn
 
 from gdws.compression import storage
 from gdws.core.checks import check_weights
+from gdws.core.unwrap import Normalized
 from gdws.core.weights import load_weights, read_weights
 from gdws.errors import GdwsError
 from gdws.models import checkpoints, zoo
-
-
-class Normalized(nn.Module):
-    """A network that wants normalised images, behind one that takes [0, 1]."""
-
-    def __init__(self, network: nn.Module, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
-        super().__init__()
-        self.normalize = zoo.Normalize(mean, std)
-        self.network = network
-
-    def forward(self, x: Tensor) -> Tensor:
-        logits: Tensor = self.network(self.normalize(x))
-        return logits
 
 
 def resolve(name: str, weights: Path | None = None, classes: int | None = None) -> nn.Module:
