@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from gdws.core.checks import run_model
 from gdws.core.execution import evaluating
 from gdws.core.sites import Site
 from gdws.core.unwrap import unwrap
@@ -30,7 +31,7 @@ def network_cost(model: nn.Module, example: Tensor) -> Cost:
     """The cost of a whole network on images like `example`, counted by torch.utils.flop_counter (two flops a MAC)."""
     model = unwrap(model)
     with evaluating(model), torch.no_grad(), FlopCounterMode(display=False) as counter:
-        model(example[:1])
+        run_model(model, example[:1])
     parameters = list(model.parameters())
     # Norms and biases that happen to be zero are still stored; pruned weights are not.
     stored = sum(int(p.count_nonzero()) if p.ndim > 1 else p.numel() for p in parameters)

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
-from gdws.core.checks import unpack_batch
-from gdws.core.execution import placement
+from gdws.core.checks import run_model, unpack_batch
+from gdws.core.execution import evaluating, placement
 from gdws.core.unwrap import unwrap
 from gdws.deploy.autotune import autotune, torch_compile
 from gdws.deploy.benchmark import bench
@@ -152,6 +152,9 @@ def compile(
         raise GdwsError(f"threads is {threads}: expected at least 1")
     unpack_batch(example)
     network = unwrap(model) if isinstance(model, nn.Module) else Path(model)
+    if isinstance(network, nn.Module):
+        with evaluating(network), torch.no_grad():
+            run_model(network, example.to(*placement(network)))
     is_int8_file = isinstance(network, Path) and is_quantized(network)
     to_precision = "float32" if is_int8_file else precision
     if to_precision == "int8" and calibration is None:
