@@ -33,11 +33,11 @@ from gdws.cli.progress_bar import Bar
 from gdws.core.distributed import join_processes, local_device
 from gdws.core.progress import shown
 from gdws.deploy.quantize import is_quantized
+from gdws.deploy.straight_through import StraightThrough
 from gdws.errors import GdwsError
 from gdws.evaluation.compare import compare
 from gdws.evaluation.deployed import Deployed, deployed_file, deployed_half
 from gdws.evaluation.red_flags import red_flags
-from gdws.evaluation.straight_through import StraightThrough
 
 
 def evaluate_command(

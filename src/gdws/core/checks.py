@@ -43,13 +43,11 @@ def run_model(model: nn.Module, images: Tensor) -> Any:
         raise
     except TypeError as error:
         raise GdwsError(
-            f"the model {type(model).__name__} cannot be called with images alone ({first_line(error)}): expected a network with "
-            "one input (B, C, H, W)"
+            f"the model {type(model).__name__} cannot be called with images alone ({first_line(error)}): "
+            "expected a network with one input (B, C, H, W)"
         ) from error
     except Exception as error:
-        raise GdwsError(
-            f"the model cannot run on images of shape {tuple(images.shape[1:])}: {first_line(error)}"
-        ) from error
+        raise GdwsError(f"the model cannot run on images of shape {tuple(images.shape[1:])}: {first_line(error)}") from error
 
 
 def checked_logits(model: nn.Module, images: Tensor, labels: Tensor | None = None) -> Tensor:
