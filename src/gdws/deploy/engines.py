@@ -28,6 +28,7 @@ from gdws.deploy.fx.pack_weights import PackedModel
 from gdws.deploy.onnx import to_onnx, trace_model
 from gdws.deploy.quantize import is_quantized, quantize, quantize_openvino
 from gdws.deploy.runtimes import OnnxRuntime, OpenVino
+from gdws.deploy.straight_through import StraightThrough
 from gdws.errors import GdwsError
 
 Run = Callable[[Tensor], Tensor]
@@ -55,7 +56,7 @@ class Source:
         if not isinstance(self.network, nn.Module):
             return self.network
         path = self.folder / "model.onnx"
-        to_onnx(self.program, path, self.example)
+        to_onnx(self.network if isinstance(self.network, StraightThrough) else self.program, path, self.example)
         return path
 
 

@@ -29,6 +29,7 @@ from gdws.core.execution import evaluating, placement
 from gdws.core.files import write_atomically
 from gdws.core.unwrap import unwrap
 from gdws.deploy.runtimes import OnnxRuntime, require
+from gdws.deploy.straight_through import StraightThrough
 from gdws.errors import GdwsError, first_line
 
 TIE = 1e-4
@@ -39,9 +40,12 @@ def to_onnx(model: nn.Module | ExportedProgram, path: Path | str, example: Tenso
     """Write a model as one self-contained ONNX file: float32 `images` (batch, C, H, W) in [0, 1] to `logits` (batch, classes).
 
     example (B, C, H, W) gives the size of the images; the batch of the file is dynamic. A model that can be traced for a batch
-    of one size only becomes a file for batches of the example's, with a warning. Nodes with a weight carry its name
-    ("layer1.0.conv1.depthwise"), so that quantise can speak of them.
+    of one size only becomes a file for batches of the example's, with a warning; one that was loaded from a file becomes that
+    file. Nodes with a weight carry its name ("layer1.0.conv1.depthwise"), so that quantise can speak of them.
     """
+    if isinstance(model, StraightThrough):
+        write_atomically(Path(path), model.path.read_bytes())
+        return
     require("onnx"), require("onnxscript")
     program = model if isinstance(model, ExportedProgram) else trace_model(model, example)
     shapes = _batch() if program.range_constraints else None
