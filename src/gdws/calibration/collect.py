@@ -26,6 +26,7 @@ from gdws.core.execution import LARGEST_TEMPORARY, evaluating, full_precision, p
 from gdws.core.files import ensure_folder
 from gdws.core.progress import track
 from gdws.core.sites import Site, find_convolutions, patches
+from gdws.core.unwrap import unwrap
 from gdws.errors import GdwsError
 from gdws.structures import select_structures
 from gdws.structures.base import Curve, Structure
@@ -60,6 +61,7 @@ def calibrate(
     >>> gdws.plan(model, statistics, gdws.Macs(0.5)).macs <= 0.5
     True
     """
+    model = unwrap(model)
     check_weights(model)
     pictures, labels = gather_images(images)
     example = pictures[:1].to(*placement(model))

@@ -12,21 +12,25 @@ import torch
 import typer
 from rich.table import Table
 
-from gdws import data, models
+from gdws import data
 from gdws.attacks import PGD
 from gdws.calibration.method import METHODS, Calibrated, Method, method_of
 from gdws.cli import demo, tables
 from gdws.cli.options import (
+    Base,
     Device,
     Eps,
     Json,
     Model,
     Seed,
+    Size,
     Weights,
     cache_folder,
     console,
     errors,
     fraction,
+    image_shape,
+    load_network,
     machine,
     usable_device,
     write_json,
@@ -38,7 +42,9 @@ from gdws.compression.fidelity import agreements
 from gdws.core.cost import network_cost
 from gdws.core.progress import shown
 from gdws.core.sites import find_convolutions
+from gdws.core.unwrap import unwrap
 from gdws.errors import GdwsError
+from gdws.models.names import base_of, is_folder
 from gdws.planning.budgets import KINDS, Budget, Macs
 from gdws.planning.latency.target import Target
 from gdws.planning.plan import plan_of
@@ -63,12 +69,13 @@ def demo_command(
 def inspect(
     model: Model = "demo",
     weights: Weights = None,
-    size: Annotated[int, typer.Option(help="height and width of the images")] = 32,
+    base: Base = None,
+    size: Size = None,
     json_file: Json = None,
 ) -> None:
     """List a model's convolutions: shape, cost, and what becomes of each or why it stays dense."""
-    network = models.resolve(model, weights)
-    example = torch.zeros(1, 3, size, size)
+    network = unwrap(load_network(model, weights, base=base))
+    example = torch.zeros(1, *image_shape(size, [network]))
     made = plan_of(network)
     if made is not None:
         console.print(tables.plan(made))
@@ -97,6 +104,7 @@ def compress(
     model: Model,
     out: Annotated[Path, typer.Option(help="folder for the compressed model")],
     weights: Weights = None,
+    base: Base = None,
     data_name: Annotated[str, typer.Option("--data", help=f"calibration images: {data.NAMES}")] = "demo",
     macs: Annotated[float | None, typer.Option(help="fraction of the multiply-adds to keep (default 0.5)")] = None,
     params: Annotated[float | None, typer.Option(help="fraction of the weights to keep")] = None,
@@ -133,7 +141,7 @@ def compress(
     given = {"Macs": macs, "Params": params, "Speedup": speedup, "Latency": latency, "Beta": beta, "Drop": drop}
     budget = _budget(given)
     target = Target(engine, precision, threads, batch)
-    network = models.resolve(model, weights).to(usable_device(device))
+    network = load_network(model, weights, base=base, layers=True).to(usable_device(device))
     train = data.load(data_name, "train")
     calibration = train.take(images)
     radius = fraction(eps)
@@ -155,7 +163,7 @@ def compress(
         if held:
             unseen, labels = next(iter(train.select(slice(images, images + held)).take(held, held)))
             agreed = agreements(network, compressed, unseen, labels, attack)
-    storage.save(compressed, out, force=force, base=model)
+    storage.save(compressed, out, force=force, base=base or (base_of(model) if is_folder(model) else model))
     console.print(tables.plan(made))
     console.print(tables.left(made))
     if made.measured is not None:
@@ -163,6 +171,10 @@ def compress(
     for kind, per_cent in agreed.items():
         console.print(f"{per_cent:.1f} % of {held} other training images are decided as by the original, {kind}")
     console.print(f"saved to {out}")
+    saved = storage.read_record(out)
+    if not saved["exported"]:
+        reason = f"without model.onnx ({saved['not exported because']})"
+        console.print(f"{reason}: commands on it need {saved['base']}", markup=False, highlight=False, soft_wrap=True)
     record = {"model": model, "out": str(out), "plan": json.loads(made.to_json()), "agreement": agreed, "held": held}
     write_json(json_file, {**record, **machine()})
 

@@ -11,6 +11,7 @@ from gdws.calibration.statistics import Statistics
 from gdws.compression.apply import apply
 from gdws.compression.drop import smallest_within
 from gdws.core.checks import Batches
+from gdws.core.unwrap import unwrap
 from gdws.planning.budgets import Budget, Drop
 from gdws.planning.latency.table import LatencyTable
 from gdws.planning.latency.target import Target
@@ -54,6 +55,7 @@ def compress(
     >>> gdws.plan_of(fast).macs <= 0.5
     True
     """
+    model = unwrap(model)
     made, statistics = _planned(model, images, budget, method, target, seed, cache)
     return apply(model, made, statistics)
 
@@ -89,7 +91,7 @@ def plan(
     >>> layer.name, sum(layer.g), layer.macs < 0.5 * layer.dense_macs
     ('layer1.0.conv1', 112, True)
     """
-    return _planned(model, images, budget, method, target, seed, cache)[0]
+    return _planned(unwrap(model), images, budget, method, target, seed, cache)[0]
 
 
 def _planned(

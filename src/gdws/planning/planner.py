@@ -106,6 +106,7 @@ def plan_within(
         images=() if isinstance(method, Uniform) else image_hashes(images),
         measured=measured,
         tensor_cores=target is not None and not budget.is_measured,
+        image_shape=(images.shape[1], images.shape[2], images.shape[3]),
     )
     return plan, statistics
 
