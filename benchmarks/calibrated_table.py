@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +26,7 @@ from gdws import data, models
 from gdws.attacks import PGD
 from gdws.calibration import collect
 from gdws.calibration.hooks import Use, random_signs
-from gdws.calibration.method import Method
+from gdws.calibration.method import ATTACK, Method
 from gdws.evaluation.accuracy import evaluate
 from gdws.structures import kernel_elimination, mego_lego, metric
 
@@ -41,6 +41,11 @@ def unweighted_moments(conv: nn.Conv2d, uses: list[Use]) -> tuple[Tensor, Tensor
 
 
 MOMENTS = collect._moments
+
+
+def all_signs(logits: Tensor, generator: torch.Generator, temperature: float) -> Iterator[Tensor]:
+    """The cotangent of equation (8), which knows no temperature, in the place of the metric's."""
+    return random_signs(logits, generator)
 
 
 def channel_curve(weight: Tensor, moment: Tensor, gradient: Tensor) -> kernel_elimination.Curve:
@@ -60,29 +65,32 @@ def channel_curve(weight: Tensor, moment: Tensor, gradient: Tensor) -> kernel_el
     return kernel_elimination.Curve(kernels, torch.tensor(order, device=weight.device), spectrum.errors.cpu())
 
 
-ONLY_GDWS, AUTO = gdws.Calibrated(structures="gdws"), gdws.Calibrated()
+PAPER = gdws.Paper(attack=ATTACK)
+GDWS, SEPARABLE, PROJECT, AUTO = (
+    gdws.Calibrated(structures=structures, attack=ATTACK) for structures in ("gdws", "separable", "project", "auto")
+)
 
 
 @dataclass(frozen=True)
 class Column:
     """A column of the table: a method, and what is replaced in the package while it plans and applies."""
 
-    method: Method = ONLY_GDWS
+    method: Method = GDWS
     patch: Callable[[], AbstractContextManager[object]] = nullcontext
 
 
 COLUMNS = {
-    "paper": Column(gdws.Paper()),
+    "paper": Column(PAPER),
     "gdws": Column(),
-    "separable": Column(gdws.Calibrated(structures="separable")),
-    "project": Column(gdws.Calibrated(structures="project")),
+    "separable": Column(SEPARABLE),
+    "project": Column(PROJECT),
     "auto": Column(AUTO),
     "no refit": Column(patch=lambda: mock.patch("gdws.compression.apply.refit")),
     "refit without attack term": Column(patch=lambda: mock.patch("gdws.compression.refit.ATTACK_WEIGHT", 0.0)),
     "no elimination": Column(patch=lambda: mock.patch("gdws.structures.kernel_elimination.curve", channel_curve)),
     "no trials": Column(patch=lambda: mock.patch("gdws.calibration.trials._interpolated", lambda *a: torch.ones(a[3]))),
     "all pixels alike": Column(patch=lambda: mock.patch("gdws.calibration.collect._moments", unweighted_moments)),
-    "equation (8)'s gradients": Column(patch=lambda: mock.patch("gdws.calibration.collect.sampled_class", random_signs)),
+    "equation (8)'s gradients": Column(patch=lambda: mock.patch("gdws.calibration.collect.sampled_class", all_signs)),
     "auto, filters not refined": Column(AUTO, patch=lambda: mock.patch("gdws.structures.filter_splitting.STEPS", 0)),
 }
 

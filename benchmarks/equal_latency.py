@@ -30,7 +30,7 @@ from torch import nn
 import gdws
 from gdws import data, models
 from gdws.attacks.presets import preset
-from gdws.calibration.method import Method
+from gdws.calibration.method import ATTACK, Method
 from gdws.calibration.statistics import Statistics
 from gdws.core.execution import placement
 from gdws.core.files import write_atomically
@@ -198,7 +198,7 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     model = models.resolve(options.model, options.weights).to(options.device)
     train = data.load(options.train, "train").take(options.images)
-    statistics = gdws.calibrate(model, train, cache=options.cache)
+    statistics = gdws.calibrate(model, train, gdws.Calibrated(attack=ATTACK), cache=options.cache)
     if options.test is None:
         make_plans(options, model, statistics)
     else:

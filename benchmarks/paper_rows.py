@@ -51,6 +51,7 @@ import gdws
 from gdws import models
 from gdws.attacks import PGD, Attack
 from gdws.attacks.presets import preset
+from gdws.calibration.method import ATTACK
 from gdws.core.files import write_atomically
 from gdws.core.hashing import weights_hash
 from gdws.core.sites import find_convolutions
@@ -230,10 +231,11 @@ class Tables:
         else:
             kind = "parameters" if method == "auto-params" else "macs"
             asked = wanted = self.record(f"{base.name}.paper-{row.mb}")["found"][kind]
-        statistics = None if own else gdws.calibrate(model, images, cache=cached)
+        statistics = None if own else gdws.calibrate(model, images, gdws.Calibrated(attack=ATTACK), cache=cached)
+        settings = gdws.Paper(attack=ATTACK) if own else None  # statistics know theirs
         while True:
             budget = gdws.Macs(asked) if method == "auto-macs" else gdws.Params(asked)
-            plan = gdws.plan(model, statistics or images, budget, "paper" if own else "calibrated")
+            plan = gdws.plan(model, statistics or images, budget, settings)
             replaced = [layer for layer in plan.layers if layer.structure != "dense"]
             if replaced or not own or asked < 0.9:
                 break

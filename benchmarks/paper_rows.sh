@@ -12,13 +12,13 @@
 set -eu
 ROWS=${ROWS:-/tmp/rows} PYTHON=${PYTHON:-python3} ROOM=${ROOM:-58} PART=${PART:-15}
 command=${1:-}; shift || true
-mkdir -p "$ROWS/data" "$ROWS/out/logs" "$ROWS/out/weights"
 export PYTHONPATH="$ROWS/code/src" PYTHONUNBUFFERED=1 OMP_NUM_THREADS="${OMP_NUM_THREADS:-3}"
 running() { [ -f "$ROWS/pid" ] && kill -0 "$(cat "$ROWS/pid")" 2>/dev/null; }
 
 case $command in
 start)
     if running; then echo "the queue runs already"; exit 0; fi
+    mkdir -p "$ROWS/data" "$ROWS/out/logs" "$ROWS/out/weights"
     here=$(cd "$(dirname "$0")" && pwd)
     commit=${COMMIT:-$(git -C "$here" rev-parse --short HEAD 2>/dev/null || echo unknown)}
     rm -rf "$ROWS/code" && mkdir "$ROWS/code" && cp -r "$here/../src" "$here" "$ROWS/code"
@@ -58,5 +58,5 @@ collect)
     fi
     echo "weights: ${chosen[*]:-none that are new}"
     ;;
-*) sed -n '2,11s/^# \{0,1\}//p' "$0"; exit 2 ;;
+*) sed -n '2,11s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
 esac

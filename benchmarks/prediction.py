@@ -47,7 +47,7 @@ def main() -> None:
     clean = test.images.float() / 255
     generator = torch.Generator().manual_seed(0)
     attacked = torch.cat([ATTACK(model, x, y, generator) for x, y in test])
-    statistics = gdws.calibrate(model, data.load("demo", "train").take(options.images))
+    statistics = gdws.calibrate(model, data.load("demo", "train").take(options.images), gdws.Calibrated(attack=ATTACK))
     whole = gdws.plan(model, statistics, gdws.Macs(1.0))
 
     def dense(layer: LayerPlan) -> LayerPlan:

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 import gdws
 from gdws import data, models
 from gdws.attacks.presets import PRESETS, preset
+from gdws.calibration.method import ATTACK
 from gdws.core.files import write_atomically
 from gdws.data import Dataset
 from gdws.evaluation.compare import OutOfTime, compare
@@ -41,7 +42,7 @@ def compress_to(
             continue
         start = time.monotonic()
         if statistics is None:
-            statistics = gdws.calibrate(model, train, gdws.Calibrated(structures=structures))
+            statistics = gdws.calibrate(model, train, gdws.Calibrated(structures=structures, attack=ATTACK))
         made = gdws.plan(model, statistics, gdws.Macs(fraction))
         gdws.save(gdws.apply(model, made, statistics), folders[-1], base=name)
         print(f"{folders[-1]}: {made.macs:.4f} of the MACs, {time.monotonic() - start:.0f} s", flush=True)
