@@ -27,7 +27,7 @@ from gdws.data import Dataset
 from gdws.evaluation.compare import OutOfTime, compare
 from gdws.evaluation.comparison import NATURAL, Comparison, Trial, interval, percent
 from gdws.evaluation.red_flags import red_flags
-from gdws.evaluation.significance import paired_change
+from gdws.core.significance import paired_change
 
 
 def compressed(model: nn.Module, name: str, train: Dataset, budgets: Sequence[float], structures: str, out: Path) -> list[Path]:

@@ -24,7 +24,7 @@ from gdws.data import Dataset
 from gdws.errors import GdwsError
 from gdws.evaluation.compare import random_starts
 from gdws.evaluation.comparison import percent
-from gdws.evaluation.significance import paired_change
+from gdws.core.significance import paired_change
 from gdws.training.learner import Learner
 from gdws.training.objectives import Objective
 from gdws.training.recipes import OBJECTIVES, Recipe
