@@ -116,13 +116,16 @@ class Beta(Budget):
 
 
 class Drop(Budget):
-    """The smallest network whose decisions differ from the original's on at most this many points of held-back images."""
+    """The smallest network that loses at most this many points, with 95 % confidence, on images that it was not calibrated on.
+
+    Of accuracy where they have labels, of agreement with the original where not: gdws.planning.plan.Fidelity.most_lost.
+    """
 
     is_searched = True
 
     def _check(self) -> None:
         if not 0 < self.value < 100:
-            raise GdwsError(f"{self}: expected points of agreement above 0 and below 100")
+            raise GdwsError(f"{self}: expected points above 0 and below 100")
 
 
 KINDS: dict[str, type[Budget]] = {kind.__name__: kind for kind in (Macs, Params, Latency, Speedup, Beta, Drop)}
