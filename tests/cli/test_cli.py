@@ -168,7 +168,7 @@ def test_layouts_and_compilers_of_pytorch_take_part_in_a_benchmark(run, tmp_path
 
 
 def test_demo_writes_its_table_and_result(run, tmp_path, monkeypatch):
-    """And the whole chain works on a real network. (Not an accuracy claim: docs/calibrated.md has those.)"""
+    """And the whole chain works on a real network. (Not an accuracy claim: docs/results/compression.md has those.)"""
     made = []
     monkeypatch.setattr(demo, "CALIBRATION_IMAGES", 20)
     monkeypatch.setattr(demo, "bench", lambda networks, example: benchmark.bench(networks, example, 2, 10))

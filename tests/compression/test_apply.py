@@ -110,3 +110,18 @@ def test_drop_by_the_papers_method_agrees_and_needs_no_statistics(network, batch
         gdws.plan(network, statistics, gdws.Drop(50.0), "paper")
     with pytest.raises(GdwsError, match="'paper' got a target: expected the method 'calibrated' with it"):
         gdws.plan(network, batches, gdws.Drop(50.0), "paper", target=gdws.Target("cuda", "float16"))
+
+
+class Detached(nn.Module):
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, x):
+        return self.model(x).detach()
+
+
+@pytest.mark.parametrize("step", [gdws.calibrate, lambda m, x: gdws.plan(m, x, gdws.Macs(0.5), "paper")])
+def test_a_model_without_gradients_gets_one_sentence(step):
+    with pytest.raises(GdwsError, match="detaches its logits from the images: expected gradients to pass"):
+        step(Detached(Net()).eval(), [torch.rand(4, 3, 12, 12)])

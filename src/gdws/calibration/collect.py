@@ -19,7 +19,7 @@ from gdws.calibration.method import Calibrated, Method
 from gdws.calibration.sensitivity import attacked, squared_gradient_norms
 from gdws.calibration.statistics import LayerStatistics, Statistics
 from gdws.calibration.trials import Trials, build_trials, measure_corrections
-from gdws.core.checks import Batches, check_weights, checked_logits, unpack_batch
+from gdws.core.checks import Batches, check_differentiable, check_weights, checked_logits, unpack_batch
 from gdws.core.execution import LARGEST_TEMPORARY, evaluating, full_precision, placement
 from gdws.core.files import ensure_folder
 from gdws.core.progress import track
@@ -39,7 +39,7 @@ def calibrate(
     seed: int = 0,
     cache: Path | None = None,
 ) -> Statistics:
-    """Collect what images say of a network: the first step of a compression, good for any budget.
+    """Collect what images say about a network: the first step of a compression, good for any budget.
 
     model   takes images (B, C, H, W) in [0, 1] and returns logits (B, classes). It is left as it was found.
     images  batches of images, or of (images, labels) as a DataLoader gives them. Labels tell the attack what to aim at.
@@ -47,9 +47,15 @@ def calibrate(
     seed    of the attack's starts and of the random cotangents.
     cache   a folder: what was collected before for the same network, images and method is read from there.
 
+    Returns Statistics, for gdws.plan and gdws.apply. Raises GdwsError when there are no images or they are not in [0, 1], when
+    the model does not return finite logits, or when the method has an unknown structure or a pattern that matches nothing.
+
+    The example takes one structure and leaves most layers alone, to be quick.
+
     >>> import gdws
-    >>> statistics = gdws.calibrate(gdws.models.embedded(), gdws.data.load("demo", "train").take(8))
-    >>> gdws.plan(gdws.models.embedded(), statistics, gdws.Macs(0.5)).macs <= 0.5
+    >>> model, images = gdws.models.embedded(), gdws.data.load("demo", "train").take(4)
+    >>> statistics = gdws.calibrate(model, images, gdws.Calibrated(structures="vertical", exclude=["layer[23].*"]))
+    >>> gdws.plan(model, statistics, gdws.Macs(0.5)).macs <= 0.5
     True
     """
     check_weights(model)
@@ -57,6 +63,7 @@ def calibrate(
     example = pictures[:1].to(*placement(model))
     with evaluating(model), torch.no_grad():
         checked_logits(model, example, labels)
+        check_differentiable(model, example)
     return collect_statistics(
         model, pictures, labels, replaceable(find(model, example, method)), method, seed=seed, cache=cache
     )

@@ -112,9 +112,7 @@ def compress(
     speedup: Annotated[float | None, typer.Option(help="times faster than the dense network in its fastest engine")] = None,
     latency: Annotated[float | None, typer.Option(help="the same as a fraction of its time")] = None,
     beta: Annotated[float | None, typer.Option(help="bound on every layer's squared error (method paper)")] = None,
-    drop: Annotated[
-        float | None, typer.Option(help="points of accuracy that may be lost, with 95 % confidence (see --check)")
-    ] = None,
+    drop: Annotated[float | None, typer.Option(help="points of accuracy that may be lost, 95 % sure (see --check)")] = None,
     method: Annotated[str, typer.Option(help=", ".join(METHODS))] = "calibrated",
     structures: Annotated[
         list[str], typer.Option(help=f"for method calibrated, repeatable: {', '.join((*FAMILIES, *STRUCTURES))}")
@@ -136,7 +134,7 @@ def compress(
     device: Device = "cpu",
     cache: Annotated[
         Path | None,
-        typer.Option(help="folder that keeps statistics and times for the next budget, 2 GB (default ~/.cache/gdws)"),
+        typer.Option(help="folder that keeps statistics and times, 2 GB at most (default ~/.cache/gdws)"),
     ] = None,
     no_cache: Annotated[bool, typer.Option("--no-cache", help="keep nothing")] = False,
     force: Annotated[bool, typer.Option(help="overwrite the output folder")] = False,

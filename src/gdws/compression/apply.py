@@ -25,10 +25,15 @@ from gdws.structures.mego_lego import truncate
 
 
 def apply(model: nn.Module, plan: Plan, calibration: Batches | Statistics | None = None) -> nn.Module:
-    """A copy of the model with the plan's layers in their places, in eval mode; `model` is untouched.
+    """Copy a model with the plan's layers in their places; `model` is untouched.
 
+    model        the model that the plan is for.
+    plan         what gdws.plan gave, perhaps edited.
     calibration  for a plan of the calibrated method: what gdws.calibrate gave, or the images once more, of which the
                  statistics are then collected again. Other plans need none.
+
+    Returns the copy, in eval mode; gdws.plan_of gives its plan. Raises GdwsError when the plan does not fit the model, or when
+    a calibrated plan comes without statistics or with those of other layers.
 
     >>> import gdws
     >>> model = gdws.models.embedded()

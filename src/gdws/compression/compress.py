@@ -33,7 +33,7 @@ def compress(
     seed: int = 0,
     cache: Path | None = None,
 ) -> nn.Module:
-    """A faster copy of a pre-trained network, within a budget and without training; `model` is untouched.
+    """Make a faster copy of a pre-trained network, within a budget and without training; `model` is untouched.
 
     model   takes images (B, C, H, W) in [0, 1], normalizes inside, and returns logits (B, classes).
     images  a few hundred training images in batches, with labels or without: a DataLoader will do.
@@ -46,11 +46,18 @@ def compress(
     seed    of everything random.
     cache   a folder for statistics and measured times: the next budget then takes seconds.
 
-    gdws.plan_of(result) says what became of each layer, gdws.report(model, result, images) what was won and lost.
-    The same in three steps: gdws.calibrate, gdws.plan, gdws.apply.
+    Returns a copy in eval mode with layers of gdws.nn in the place of convolutions. gdws.plan_of(copy) says what became of each
+    layer, gdws.report(model, copy, images) what was won and lost. The same in three steps: gdws.calibrate, gdws.plan, gdws.apply.
+
+    Raises GdwsError when the model, the images or the method are not as above, when budget, method and target do not go
+    together, when there are too few images for Drop, or when the budget is out of reach (gdws.errors.OutOfReach).
+
+    The example takes one structure and leaves most layers alone, to be quick.
 
     >>> import gdws
-    >>> fast = gdws.compress(gdws.models.embedded(), gdws.data.load("demo", "train").take(8), gdws.Macs(0.5))
+    >>> model, images = gdws.models.embedded(), gdws.data.load("demo", "train").take(4)
+    >>> method = gdws.Calibrated(structures="vertical", exclude=["layer[23].*"])
+    >>> fast = gdws.compress(model, images, gdws.Macs(0.5), method)
     >>> gdws.plan_of(fast).macs <= 0.5
     True
     """
@@ -75,13 +82,25 @@ def plan(
 ) -> Plan:
     """Choose what becomes of every convolution under one budget: the second step of a compression.
 
-    images  what gdws.calibrate gave; or images, of which the statistics are then collected. Without `check`, Drop needs
-            images, of which it holds a fifth back.
+    model   takes images (B, C, H, W) in [0, 1], normalizes inside, and returns logits (B, classes).
+    images  what gdws.calibrate gave; or images, of which the statistics are then collected. Drop needs images, of which it
+            holds a fifth back, or `check`.
+    budget  Speedup(x), Macs(fraction), Drop(points), ... (gdws.planning.budgets).
+    method  as in gdws.compress; by default that of the statistics, or "calibrated".
     check   for Drop alone: others are compared with the original when they are applied.
     target  where the network will run, for Latency and Speedup; or times that were measured before. For Macs, Params and Drop
             only Target("cuda", "float16"), a plan for tensor cores: plain convolutions in ranks that fill their blocks.
+    seed    of everything random; statistics bring their own.
+    cache   a folder for statistics and measured times.
 
-    The other arguments as in gdws.compress. A plan is a record: print it, save it as JSON, edit it, give it to gdws.apply.
+    Returns a Plan: print it, save it as JSON, edit it, give it to gdws.apply. Raises GdwsError when gdws.compress would, or
+    when the statistics lack a convolution or a structure.
+
+    >>> import gdws
+    >>> plan = gdws.plan(gdws.models.embedded(), gdws.data.load("demo", "train").take(4), gdws.Macs(0.5), "uniform")
+    >>> layer = next(layer for layer in plan.layers if layer.structure == "gdws")
+    >>> layer.name, sum(layer.g), layer.macs < 0.5 * layer.dense_macs
+    ('layer1.0.conv1', 112, True)
     """
     if check is not None and not budget.is_searched:
         raise GdwsError(f"a plan for {budget} got check=: expected it for Drop only, or with gdws.compress or gdws.report")

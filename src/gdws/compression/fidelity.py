@@ -52,9 +52,14 @@ def refuse_calibration_images(networks: Mapping[str, nn.Module], batches: Batche
 
 
 def agreement(model: nn.Module, other: nn.Module, images: Tensor) -> float:
-    """Per cent of the images (N, C, H, W) that both models decide alike.
+    """Measure how many images two networks decide alike.
 
-    Images that one of them was calibrated on are refused: there it says nothing of others.
+    model   takes images (B, C, H, W) in [0, 1] and returns logits (B, classes).
+    other   the network beside it, of the same classes.
+    images  floats (N, C, H, W) in [0, 1].
+
+    Returns the percentage of images, from 0 to 100. Raises GdwsError when one of the networks was calibrated on some of these
+    images: agreement there says nothing about others.
 
     >>> import gdws, torch
     >>> model = gdws.models.embedded()

@@ -5,7 +5,7 @@ and the compressed network's half; all other modules treat the samples of a batc
 reaches a pair, it knows what the compressed layer gets (x) and what the original gives (y), solves for the layer's mix,
 and goes on with the refitted layer. One forward pass therefore refits the whole network.
 
-With z the features that the layer's bank makes of x, the mix P minimises, summed over calibration images and output pixels,
+With z the features that the layer's bank makes of x, the mix P minimizes, summed over calibration images and output pixels,
 
     |y - P z|^2 on clean images  +  |y - P z|^2 on attacked ones  +  ATTACK_WEIGHT |dy - P dz|^2,
 

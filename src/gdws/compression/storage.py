@@ -22,9 +22,20 @@ FORMAT = "gdws model 1"
 
 
 def save(model: nn.Module, folder: str | os.PathLike[str], *, force: bool = False, base: str | None = None) -> None:
-    """Write the model's tensors and what is needed to rebuild it. `base` names the architecture, for the command line.
+    """Save a network: its tensors, its factored layers and its plan, in a folder with model.safetensors and gdws.json.
 
-    The folder appears when it is complete. One that exists is refused unless `force`.
+    model   compressed or not.
+    folder  it appears when it is complete.
+    force   write over a folder that exists.
+    base    name of the architecture, such as "zoo:resnet18", for the command line and gdws.models.resolve.
+
+    Raises GdwsError when the folder exists without force, or cannot be written.
+
+    >>> import gdws
+    >>> model, images = gdws.models.embedded(), gdws.data.load("demo", "train").take(4)
+    >>> gdws.save(gdws.compress(model, images, gdws.Macs(0.5), "uniform"), "fast", base="demo")
+    >>> gdws.plan_of(gdws.models.resolve("fast")).macs <= 0.5
+    True
     """
     layers = {
         name: structure.name
@@ -46,7 +57,19 @@ def save(model: nn.Module, folder: str | os.PathLike[str], *, force: bool = Fals
 
 
 def load(folder: str | os.PathLike[str], model: nn.Module) -> nn.Module:
-    """The saved network. `model` gives the architecture of the original; its weights do not matter and it is not changed."""
+    """Load a network that gdws.save wrote. Nothing in its folder is executed.
+
+    folder  with model.safetensors and gdws.json.
+    model   gives the architecture of the original; its weights do not matter and it is not changed.
+
+    Returns the network in eval mode, with its plan. Raises GdwsError when the folder is not whole, or of another architecture.
+
+    >>> import gdws
+    >>> model, images = gdws.models.embedded(), gdws.data.load("demo", "train").take(4)
+    >>> gdws.save(gdws.compress(model, images, gdws.Macs(0.5), "uniform"), "saved")
+    >>> gdws.plan_of(gdws.load("saved", model)).macs <= 0.5
+    True
+    """
     record = read_record(folder)
     tensors = read_weights(Path(folder) / "model.safetensors")
     loaded = copy.deepcopy(model).eval()

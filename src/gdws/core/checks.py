@@ -1,7 +1,7 @@
 """What every model and every batch must be, checked wherever one comes in.
 
-A model takes NCHW floats in [0, 1], normalises inside, and returns logits (B, classes). Most wrong robustness numbers come
-from breaking this silently: images that were normalised twice, probabilities in the place of logits, dropout left on.
+A model takes NCHW floats in [0, 1], normalizes inside, and returns logits (B, classes). Most wrong robustness numbers come
+from breaking this silently: images that were normalized twice, probabilities in the place of logits, dropout left on.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def unpack_batch(batch: Tensor | tuple[Tensor, Tensor] | list[Tensor]) -> tuple[
         raise GdwsError(f"images are {images.dtype} {tuple(images.shape)}: expected floats (B, C, H, W), B > 0")
     low, high = float(images.min()), float(images.max())
     if not (low >= 0 and high <= 1):
-        raise GdwsError(f"image values run from {low:g} to {high:g}: expected [0, 1] (the model normalises inside)")
+        raise GdwsError(f"image values run from {low:g} to {high:g}: expected [0, 1] (the model normalizes inside)")
     if labels is not None and (labels.shape != images.shape[:1] or labels.is_floating_point()):
         raise GdwsError(f"labels are {labels.dtype} {tuple(labels.shape)}: expected {len(images)} integers, one for each image")
     return images, labels
@@ -52,14 +52,15 @@ def checked_logits(model: nn.Module, images: Tensor, labels: Tensor | None = Non
 
 
 def check_differentiable(model: nn.Module, image: Tensor) -> None:
-    """Refuse a model whose logits have no gradient graph back to the image (1, C, H, W): no attack could follow it."""
+    """Refuse a model whose logits have no gradient graph back to the image (1, C, H, W): nothing could be attacked or
+    measured through it."""
     x = image.detach().clone().requires_grad_(True)
     with torch.enable_grad():
         logits = model(x)
     gradient = torch.autograd.grad(logits.sum(), x, allow_unused=True)[0] if logits.requires_grad else None
     if gradient is None:
         raise GdwsError(
-            "the model detaches its logits from the images: expected one that can be attacked (no detach, no no_grad)"
+            "the model detaches its logits from the images: expected gradients to pass through it (no detach, no no_grad)"
         )
 
 

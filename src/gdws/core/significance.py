@@ -60,7 +60,13 @@ def clopper_pearson(successes: int, total: int) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class PairedChange:
-    """Two networks on the same images: both right (both), only the first (lost), only the second (gained), neither."""
+    """Two networks on the same images.
+
+    both     images that both decide right.
+    lost     right by the first only.
+    gained   right by the second only.
+    neither  right by none.
+    """
 
     both: int
     lost: int

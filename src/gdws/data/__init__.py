@@ -1,6 +1,6 @@
-"""Images and labels by name: cifar10:DIR, svhn:DIR, imagefolder:DIR, npz:FILE, demo (docs/data.md).
+"""Images with labels by name: demo, cifar10:DIR, svhn:DIR, imagefolder:DIR or npz:FILE (docs/reference/data-formats.md).
 
-Pixels are kept as bytes, or as files, and leave here as floats in [0, 1].
+Pixels stay bytes, in memory or in files. A Dataset gives them out as floats in [0, 1].
 """
 
 from __future__ import annotations
@@ -21,12 +21,28 @@ from gdws.errors import GdwsError
 __all__ = ["NAMES", "Dataset", "load"]
 
 NAMES = "demo, cifar10:DIR, svhn:DIR, imagefolder:DIR or npz:FILE"
+"""The names that `load` knows, as messages list them."""
 
 
 def load(name: str, split: str, *, labels: bool = True) -> Dataset:
-    """The `split` ("train" or "test") of the data called `name`. Files and folders without splits are their own split.
+    """Load the images and labels of one split of a data set.
 
-    labels: whether they are needed; if not, an .npz file may have images alone, and a folder need have no folders of classes.
+    name   "demo": 500 training and 1,000 test images of CIFAR-10 that come with the package; "cifar10:DIR" or "svhn:DIR": the
+           official files in a folder; "imagefolder:DIR": one folder of images for each class; "npz:FILE": arrays `images` and
+           `labels`. More in docs/reference/data-formats.md.
+    split  "train" or "test". Files and folders without splits serve as both.
+    labels whether they are needed; if not, an .npz file may have images alone, and a folder need have no folders of classes.
+
+    Returns a Dataset. The images of a folder are decoded when they are read, the others are in memory. Raises GdwsError when
+    the name or the split is unknown, or when files are missing or not as they should be.
+
+    >>> from gdws import data
+    >>> test = data.load("demo", "test")
+    >>> len(test)
+    1000
+    >>> images, labels = next(iter(test))
+    >>> images.shape, images.dtype, labels.shape
+    (torch.Size([100, 3, 32, 32]), torch.float32, torch.Size([100]))
     """
     if split not in ("train", "test"):
         raise GdwsError(f"the split {split!r} of {name} was asked for: expected train or test")

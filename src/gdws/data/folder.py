@@ -26,7 +26,7 @@ SMALL = 64
 """Images of one size, with no side above this, come out as they are."""
 
 SHORTER, CROP = 256, 224
-"""All others: the shorter side is resized to the first, and a square of the second cut from the centre."""
+"""All others: the shorter side is resized to the first, and a square of the second cut from the center."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ def _alike_and_small(paths: Sequence[Path]) -> bool:
 
 
 def _centre(image: Image.Image) -> Image.Image:
-    """CROP x CROP out of the centre, after resizing: the pixels of torchvision's usual evaluation."""
+    """CROP x CROP out of the center, after resizing: the pixels of torchvision's usual evaluation."""
     width, height = image.size
     shorter = min(width, height)
     # The longer side is rounded down, and half a pixel to the even side, as there.

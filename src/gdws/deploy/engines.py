@@ -94,9 +94,12 @@ class Engine:
 
 @dataclass(frozen=True)
 class Compiled:
-    """A model in an engine: images (B, C, H, W) in [0, 1] to float32 logits (B, classes), both on the CPU.
+    """A model in an engine: call it with images (B, C, H, W) in [0, 1] for float32 logits (B, classes), both on the CPU.
 
-    on_device: what runs on a GPU, or eagerly, for those who have their images there already; None for the engines of CPUs.
+    engine     the name of the engine.
+    precision  that it runs in.
+    threads    that it uses on a CPU.
+    run        what runs.
     """
 
     engine: str
@@ -106,13 +109,16 @@ class Compiled:
 
     @property
     def name(self) -> str:
+        """Engine and precision, as tables show them."""
         return f"{self.engine} {self.precision}"
 
     @property
     def on_device(self) -> nn.Module | None:
+        """What runs on a GPU, or eagerly, for those who have their images there already; None for the engines of CPUs."""
         return self.run if isinstance(self.run, nn.Module) else None
 
     def __call__(self, images: Tensor) -> Tensor:
+        """Float32 logits (B, classes), on the CPU, for images (B, C, H, W) in [0, 1]."""
         if self.on_device is None:
             return self.run(images)
         with torch.no_grad():
@@ -130,12 +136,18 @@ def compile(
 ) -> Compiled:
     """Make a model, or an ONNX file, ready to run fast.
 
+    model        an nn.Module, or the path of an ONNX file.
     engine       a name of gdws.deploy.engines.ENGINES, or "auto", which builds those that are installed for the device that
                  the model is on and keeps the fastest on `example`.
     example      images (B, C, H, W) of the size, and best of the batch, that will be run.
-    precision    "float32"; "int8" on a CPU, which needs calibration images (N, C, H, W); "float16" on a GPU. A file that is
-                 quantized already stays as it is.
+    precision    "float32"; "int8" on a CPU, which needs calibration images; "float16" on a GPU. A file that is quantized
+                 already stays as it is.
     threads      of a CPU's engine; by default as many as PyTorch has.
+    calibration  images (N, C, H, W) in [0, 1] for int8: a few hundred like those that will be run, without labels.
+
+    Returns gdws.deploy.engines.Compiled: call it with images for logits. It has fields engine, precision, threads and name.
+    Raises GdwsError when the engine or precision is unknown, not installed or not for this model, when int8 comes without
+    calibration images, or when the model cannot be exported.
 
     >>> import gdws, torch
     >>> run = gdws.compile(gdws.models.embedded(), "torch", example=torch.rand(1, 3, 32, 32), threads=1)
@@ -309,7 +321,10 @@ ENGINES: dict[str, Engine] = {
         ),
     )
 }
-"""onnxruntime, openvino; torch: PyTorch with packed weights; eager; compile: torch.compile; cuda: PyTorch's kernels as a CUDA
-graph; autotuned: torch.compile with kernels tried out, as a CUDA graph, which takes minutes to build."""
+"""Every engine by its name.
+
+onnxruntime and openvino; torch: PyTorch with packed weights; eager: plain PyTorch; compile: torch.compile; cuda: PyTorch's
+kernels as a CUDA graph; autotuned: torch.compile with kernels tried out, as a CUDA graph, which takes minutes to build.
+"""
 
 PRECISIONS = tuple(dict.fromkeys(precision for engine in ENGINES.values() for precision in engine.precisions))

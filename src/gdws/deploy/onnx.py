@@ -3,7 +3,7 @@
 The graph is what the engines run best: BatchNorm folded into the convolution before it where nothing else reads that
 convolution's output, a GDWS layer as Gather -> depthwise Conv -> pointwise Conv (no Gather where every channel is used once).
 A BatchNorm that no convolution precedes, as in pre-activation networks, stays one node: both engines turn it into a scale and
-shift in their own layout. The input normalisation stays too: a zero-padded convolution cannot take its shift exactly.
+shift in their own layout. The input normalization stays too: a zero-padded convolution cannot take its shift exactly.
 """
 
 from __future__ import annotations
@@ -34,10 +34,25 @@ TIE = 1e-4
 
 
 def to_onnx(model: nn.Module | ExportedProgram, path: Path | str, example: Tensor) -> None:
-    """Write a model as one self-contained ONNX file: float32 `images` (batch, C, H, W) in [0, 1] to `logits` (batch, classes).
+    """Export a model as one self-contained ONNX file.
 
-    example (B, C, H, W) gives the size of the images; the batch of the file is dynamic. Nodes with a weight carry its name
-    ("layer1.0.conv1.depthwise"), so that quantise can speak of them.
+    model    an nn.Module on any device, or what torch.export made of one.
+    path     of the file; what is there is replaced.
+    example  images (B, C, H, W) in [0, 1], which give the size; the batch of the file is dynamic.
+
+    The file takes float32 `images` (batch, C, H, W) in [0, 1] and gives `logits` (batch, classes). Nodes with a weight carry
+    its name ("layer1.0.conv1.depthwise"), so that gdws.quantize can speak of them. BatchNorm is folded into convolutions where
+    that is exact.
+
+    Raises GdwsError when onnx or onnxscript is not installed, the model cannot be traced for a batch of any size, the file
+    would be larger than 2 GB, or it cannot be written.
+
+    >>> import gdws, torch
+    >>> network = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.Flatten(), torch.nn.Linear(4 * 6 * 6, 10))
+    >>> images = torch.rand(8, 3, 8, 8)
+    >>> gdws.to_onnx(network, "network.onnx", images[:1])
+    >>> gdws.verify("network.onnx", network, images).changed
+    0
     """
     require("onnx"), require("onnxscript")
     program = model if isinstance(model, ExportedProgram) else trace_model(model, example)
@@ -73,8 +88,12 @@ def trace_model(model: nn.Module, example: Tensor) -> ExportedProgram:
 
 @dataclass(frozen=True)
 class Parity:
-    """How far an exported file is from its model: the largest absolute difference of a logit, and the decisions that changed
-    although the model's two best logits differ by more than 1e-4."""
+    """How far an exported file is from its model.
+
+    images      number of images that both decided.
+    difference  the largest absolute difference of a logit.
+    changed     decisions that differ although the model's two best logits are more than 1e-4 apart.
+    """
 
     images: int
     difference: float
@@ -82,9 +101,23 @@ class Parity:
 
 
 def verify(path: Path | str, model: nn.Module, images: Tensor, *, tolerance: float | None = 1e-3, batch: int = 100) -> Parity:
-    """Run a file in ONNX Runtime beside its model, on images (N, C, H, W): clean ones, or adversarial ones.
+    """Run an ONNX file in ONNX Runtime beside its model, and refuse it where they differ.
 
-    Raises when a logit differs by more than `tolerance` or a decision changes; with None (int8) it only measures.
+    path       of the file.
+    model      that it was exported from. It is left as it was found.
+    images     (N, C, H, W) in [0, 1]: clean ones, or adversarial ones.
+    tolerance  the largest difference of a logit; None only measures, for int8.
+    batch      images at a time.
+
+    Returns gdws.deploy.onnx.Parity: the number of images, the largest difference of a logit, and the decisions that changed
+    although the model's two best logits differ by more than 1e-4. Raises GdwsError when a logit differs by more than the
+    tolerance or a decision changes, when onnxruntime is not installed, or when the file cannot be read or run.
+
+    >>> import gdws, torch
+    >>> network = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.Flatten(), torch.nn.Linear(4 * 6 * 6, 10))
+    >>> gdws.to_onnx(network, "exported.onnx", torch.rand(1, 3, 8, 8))
+    >>> gdws.verify("exported.onnx", network, torch.rand(20, 3, 8, 8)).difference < 1e-4
+    True
     """
     images, _ = unpack_batch(images)
     session = OnnxRuntime(Path(path))

@@ -22,7 +22,7 @@ Attributes = dict[str, Any]
 
 
 class StraightThrough(nn.Module):
-    """The graph of an ONNX file, float or quantised (QuantizeLinear and DequantizeLinear): images (B, C, H, W) to logits."""
+    """The graph of an ONNX file, float or quantized (QuantizeLinear and DequantizeLinear): images (B, C, H, W) to logits."""
 
     def __init__(self, path: Path | str) -> None:
         super().__init__()

@@ -1,4 +1,8 @@
-"""Networks: by name, from public checkpoints, and the zoo of the paper's."""
+"""Networks by name, with weights from public checkpoints. The architectures are in gdws.zoo.
+
+>>> from gdws import models
+>>> model = models.resolve("demo")
+"""
 
 from gdws.models.names import Normalized, embedded, resolve
 

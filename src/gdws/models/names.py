@@ -19,7 +19,19 @@ from gdws.models import checkpoints, zoo
 
 
 class Normalized(nn.Module):
-    """A network that wants normalised images, behind one that takes [0, 1]."""
+    """A network that wants normalized images, wrapped into one that takes images in [0, 1].
+
+    network  takes images of mean 0 and deviation 1 and returns logits (B, classes).
+    mean     of each channel, for images in [0, 1].
+    std      the standard deviation of each channel.
+
+    >>> import torch
+    >>> from gdws import models
+    >>> network = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.Flatten(), torch.nn.Linear(4 * 6 * 6, 10))
+    >>> model = models.Normalized(network, mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
+    >>> model(torch.rand(2, 3, 8, 8)).shape
+    torch.Size([2, 10])
+    """
 
     def __init__(self, network: nn.Module, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
         super().__init__()
@@ -27,14 +39,27 @@ class Normalized(nn.Module):
         self.network = network
 
     def forward(self, x: Tensor) -> Tensor:
+        """Logits (B, classes) of the network for images x (B, C, H, W) in [0, 1]."""
         logits: Tensor = self.network(self.normalize(x))
         return logits
 
 
 def resolve(name: str, weights: Path | None = None, classes: int | None = None) -> nn.Module:
-    """Build the model of this name, in eval mode, with the weights of a file if one is given.
+    """Build the network that a name stands for, in eval mode.
 
-    A network of the zoo, torchvision or timm has as many classes as the weights, or as are asked for, or its own number.
+    name     "demo", "zoo:NAME", "torchvision:NAME", "timm:NAME", "path/to/file.py:function", or a folder that gdws.save wrote.
+             The function of a file is called without arguments and returns an nn.Module.
+    weights  a file with a state dict (safetensors or torch), such as a public checkpoint. Nothing in it is executed.
+    classes  number of classes of a network of the zoo, torchvision or timm. By default that of the weights, else its own.
+
+    Returns an nn.Module that takes images in [0, 1]. Networks of torchvision and timm are wrapped in Normalized. Raises
+    GdwsError when the name is unknown, a file or package is missing, or the weights do not fit or are not finite.
+
+    >>> import torch
+    >>> from gdws import models
+    >>> model = models.resolve("zoo:resnet20", classes=100)
+    >>> model(torch.rand(2, 3, 32, 32)).shape
+    torch.Size([2, 100])
     """
     if (Path(name) / "gdws.json").is_file():
         return _saved(name, weights)
@@ -49,7 +74,16 @@ def resolve(name: str, weights: Path | None = None, classes: int | None = None) 
 
 
 def embedded() -> nn.Module:
-    """The robust CIFAR-10 model that comes with the package."""
+    """The robust CIFAR-10 network that comes with the package, in eval mode.
+
+    Returns an nn.Module that takes images (B, 3, 32, 32) in [0, 1] and returns logits (B, 10). Its classes are those of
+    gdws.data.load("demo", "test"). It was trained adversarially on the 50,000 training images of CIFAR-10.
+
+    >>> import torch
+    >>> from gdws import models
+    >>> models.embedded()(torch.rand(2, 3, 32, 32)).shape
+    torch.Size([2, 10])
+    """
     model = zoo.build("tiny")
     with resources.as_file(resources.files("gdws.models") / "demo" / "model.safetensors") as path:
         load_weights(model, read_weights(path), "the embedded model")

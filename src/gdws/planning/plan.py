@@ -21,15 +21,22 @@ NO_GAIN = "no gain"
 class LayerPlan:
     """What becomes of one convolution.
 
-    structure    "dense" (it stays as it is) or a name of gdws.structures
-    reason       why it stays dense; or what other structures would lose at this cost, in multiples of this one's loss
-    shape        (M, C / groups, kh, kw) of its weight
-    positions    output pixels for one image, over all its uses
-    ranks        for "gdws" g, the rank of each input channel's block, which is the number of its kernels; for the others the
-                 rank, one number for all groups; empty for a dense layer
-    loss         predicted: with method "paper" and "uniform" the weighted squared error that beta bounds; with "calibrated"
-                 the divergence (nats) of the decisions from the original's that this layer brings about
-    seconds      predicted time of one pass, and of the dense layer, where the budget is one of time
+    name              of the module in the model
+    structure         "dense" (it stays as it is) or a name of gdws.structures
+    reason            why it stays dense; or what other structures would lose at this cost, in multiples of this one's loss
+    shape             (M, C / groups, kh, kw) of its weight
+    groups            of the convolution
+    positions         output pixels for one image, over all its uses
+    ranks             for "gdws" g, the rank of each input channel's block, which is the number of its kernels; for the others
+                      the rank, one number for all groups; empty for a dense layer
+    loss              predicted: with method "paper" and "uniform" the weighted squared error that beta bounds; with
+                      "calibrated" the divergence (nats) from the original's decisions that this layer brings about
+    macs              multiply-adds for one image
+    dense_macs        those of the convolution
+    parameters        weights, without the bias
+    dense_parameters  those of the convolution
+    seconds           predicted time of one pass, where the budget is one of time; else None
+    dense_seconds     that of the convolution
     """
 
     name: str
@@ -60,10 +67,17 @@ class LayerPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """The time that a planned network takes, beside the dense one in its fastest engine, taken in turns.
+    """The time that a planned network takes, measured in turns with the dense network in its fastest engine.
 
-    dense_seconds: a pass of the dense network. predicted and latency: the planned network's time as a fraction of it, from the
-    timetable and as measured.
+    device         name of the CPU or GPU
+    engine         that the planned network ran in
+    precision      of the engine
+    threads        of a CPU
+    batch          images at a time
+    dense_engine   that the dense network ran in
+    dense_seconds  a pass of the dense network
+    predicted      the planned network's time as a fraction of that, from the table of layer latencies
+    latency        the same fraction, as measured
     """
 
     device: str
@@ -179,12 +193,26 @@ class Fidelity:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """The decisions for a whole network and where they came from.
+    """The decisions for a whole network and where they came from: a record to print, edit, save and give to gdws.apply.
 
-    images: short hashes of the calibration images, so that no accuracy is reported on them.
-    measured: the time that it takes, where the budget is one of time.
-    tensor_cores: whether it was planned for them, in sizes that fill their blocks (gdws.planning.choose.fills_blocks).
-    fidelity: what it cost, where there were images to see that on.
+    method        "calibrated", "paper" or "uniform".
+    budget        what was asked for.
+    layers        a record for each convolution in the order in which they run (gdws.planning.plan.LayerPlan).
+    seed          of everything random.
+    attack        settings of the attack on the calibration images, or None.
+    versions      of gdws and PyTorch.
+    images        short hashes of the calibration images, so that no accuracy is reported on them.
+    measured      the time that it takes, where the budget is one of time (gdws.planning.plan.Measured); else None.
+    tensor_cores  whether it was planned for them, in sizes that fill their blocks (gdws.planning.choose.fills_blocks).
+    fidelity      what it cost, where there were images to see that on (gdws.planning.plan.Fidelity); else None.
+
+    >>> import gdws
+    >>> model, images = gdws.models.embedded(), gdws.data.load("demo", "train").take(4)
+    >>> plan = gdws.plan(model, images, gdws.Macs(0.5), "uniform")
+    >>> [(layer.name, layer.reason) for layer in plan.layers if not layer.replaceable]
+    [('conv1', 'first layer'), ('layer2.0.shortcut.0', '1x1'), ('layer3.0.shortcut.0', '1x1')]
+    >>> gdws.Plan.from_json(plan.to_json()) == plan
+    True
     """
 
     method: str
@@ -214,6 +242,7 @@ class Plan:
         return sum(layer.loss for layer in self.layers)
 
     def to_json(self) -> str:
+        """The plan as JSON text (docs/reference/plan-format.md)."""
         record = {
             "format": FORMAT,
             "method": self.method,
@@ -231,6 +260,7 @@ class Plan:
 
     @classmethod
     def from_json(cls, text: str) -> Plan:
+        """The plan of JSON `text` that to_json wrote, perhaps edited. Raises GdwsError when it is not one."""
         try:
             record = json.loads(text)
             if record["format"] not in READABLE:
@@ -257,7 +287,16 @@ class Plan:
 
 
 def plan_of(model: nn.Module) -> Plan | None:
-    """The plan that a model was compressed by, or None."""
+    """The plan that a model was compressed by.
+
+    model  a network that gdws.compress, gdws.apply or gdws.load returned, or any other.
+
+    Returns a Plan, or None where there is none.
+
+    >>> import gdws
+    >>> gdws.plan_of(gdws.models.embedded()) is None
+    True
+    """
     plan = getattr(model, "_gdws_plan", None)
     return plan if isinstance(plan, Plan) else None
 
