@@ -154,7 +154,7 @@ def compress(
     settings = _method(method, structures, attack, exclude or ())
     unseen = _check_images(check, train, images, budget)
     with shown(Bar(errors)), warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # the report says it too
+        warnings.filterwarnings("ignore", r"Drop\(")  # the report says it too
         compressed = compress_model(
             network,
             calibration,

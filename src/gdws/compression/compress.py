@@ -47,7 +47,7 @@ def compress(
     cache   a folder for statistics and measured times: the next budget then takes seconds.
 
     Returns a copy in eval mode with layers of gdws.nn in the place of convolutions. gdws.plan_of(copy) says what became of each
-    layer, gdws.report(model, copy, images) what was won and lost. The same in three steps: gdws.calibrate, gdws.plan, gdws.apply.
+    layer, gdws.report(model, copy, images) what was won and lost. In three steps: gdws.calibrate, gdws.plan, gdws.apply.
 
     Raises GdwsError when the model, the images or the method are not as above, when budget, method and target do not go
     together, when there are too few images for Drop, or when the budget is out of reach (gdws.errors.OutOfReach).
