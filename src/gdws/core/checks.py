@@ -57,7 +57,7 @@ def check_differentiable(model: nn.Module, image: Tensor) -> None:
     x = image.detach().clone().requires_grad_(True)
     with torch.enable_grad():
         logits = model(x)
-    gradient = torch.autograd.grad(logits.sum(), x, allow_unused=True)[0] if logits.requires_grad else None
+        gradient = torch.autograd.grad(logits.sum(), x, allow_unused=True)[0] if logits.requires_grad else None
     if gradient is None:
         raise GdwsError(
             "the model detaches its logits from the images: expected gradients to pass through it (no detach, no no_grad)"
