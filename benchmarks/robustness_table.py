@@ -28,7 +28,7 @@ from gdws.data import Dataset
 from gdws.evaluation.compare import OutOfTime, compare
 from gdws.evaluation.comparison import NATURAL, Comparison, Trial, interval, percent
 from gdws.evaluation.red_flags import red_flags
-from gdws.evaluation.significance import paired_change
+from gdws.core.significance import paired_change
 
 
 def compress_to(

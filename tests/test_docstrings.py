@@ -11,6 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from gdws.evaluation.significance import PairedChange
 
 import gdws
 from gdws.calibration.statistics import LayerStatistics
@@ -21,7 +22,6 @@ from gdws.deploy.onnx import Parity
 from gdws.evaluation.accuracy import Accuracy
 from gdws.evaluation.comparison import Comparison
 from gdws.evaluation.red_flags import RedFlag
-from gdws.evaluation.significance import PairedChange
 from gdws.planning.plan import LayerPlan, Measured
 
 NAMESPACES = {

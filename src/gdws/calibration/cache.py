@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -17,12 +16,9 @@ from torch import Tensor, nn
 from gdws.attacks.pgd import PGD
 from gdws.calibration.method import Calibrated
 from gdws.calibration.statistics import LayerStatistics, Statistics
-from gdws.core.files import write_atomically
+from gdws.core.files import limit_cache, write_atomically
 from gdws.core.sites import Site
 from gdws.structures.base import Curve, Structure
-
-KEPT_FILES = 4
-"""Statistics files kept in a cache folder; the oldest beyond these are deleted."""
 
 
 def statistics_key(
@@ -60,9 +56,7 @@ def write_statistics(file: Path, statistics: Statistics) -> None:
             for group, found in enumerate(curves):
                 tensors |= {f"{name}|{structure}|{group}|{field}": tensor for field, tensor in vars(found).items()}
     write_atomically(file, save({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}))
-    stale = sorted(file.parent.glob("statistics-*.safetensors"), key=os.path.getmtime)[:-KEPT_FILES]
-    for old in stale:
-        old.unlink(missing_ok=True)
+    limit_cache(file.parent)
 
 
 def read_statistics(

@@ -12,6 +12,7 @@ import typer
 
 from gdws import data
 from gdws.attacks import PGD
+from gdws.calibration.sensitivity import attacked
 from gdws.cli import tables
 from gdws.cli.options import (
     Base,
@@ -34,6 +35,7 @@ from gdws.cli.options import (
     write_json,
 )
 from gdws.cli.progress_bar import Bar
+from gdws.core.checks import unpack_batch
 from gdws.core.files import write_atomically
 from gdws.core.progress import shown, track
 from gdws.deploy import benchmark, engines
@@ -64,7 +66,7 @@ def export_command(
     if out.exists() and not force:
         raise GdwsError(f"{out} exists: choose another file, or overwrite it with --force")
     network = load_network(model, weights, base=base)
-    test = data.load(data_name, "test").take(n, 50)
+    test = [unpack_batch(batch) for batch in data.load(data_name, "test", labels=False).take(n, 50)]
     sets = {"clean": torch.cat([clean for clean, _ in test])}
     radius = fraction(eps)
     with shown(Bar(errors)), tempfile.TemporaryDirectory() as folder:
@@ -72,12 +74,12 @@ def export_command(
         to_onnx(network, made, sets["clean"][:1])
         if precision == "int8":
             made, plain = Path(folder, "int8.onnx"), made
-            quantize(plain, made, next(iter(data.load(data_name, "train").take(images, images)))[0])
+            quantize(plain, made, data.load(data_name, "train", labels=False).take(images).images.float() / 255)
         if radius:
             attack = PGD(eps=radius, step=radius / 4, steps=10)
             random = torch.Generator().manual_seed(seed)
             sets[str(attack)] = torch.cat(
-                [attack(network, clean, labels, random) for clean, labels in track(test, str(attack))]
+                [attacked(network, clean, labels, attack, random) for clean, labels in track(test, str(attack))]
             )
         # int8 differs by design: it is measured, not refused.
         tolerance = None if precision == "int8" else 1e-3
@@ -100,7 +102,7 @@ def bench_command(
             help="eager, compile (torch.compile), torch (packed weights), onnxruntime, openvino, cuda (CUDA graphs), autotuned "
             "(both, minutes), or auto: each one's fastest"
         ),
-    ] = "eager",
+    ] = "auto",
     channels_last: Annotated[bool, typer.Option("--channels-last", help="for eager and compile: NHWC in memory")] = False,
     precision: Precision = "float32",
     size: Size = None,
@@ -113,7 +115,7 @@ def bench_command(
     device: Device = "cpu",
     json_file: Json = None,
 ) -> None:
-    """Frames per second of models in eager PyTorch or an engine, taken in turns in one process."""
+    """Frames per second of models in their fastest engine, or in one of your choice, taken in turns in one process."""
     if threads is not None:
         torch.set_num_threads(threads)
     if paper:

@@ -66,9 +66,9 @@ def epochs(history: Sequence[Mapping[str, float]]) -> Table:
 def plan(made: Plan) -> Table:
     """What becomes of each convolution."""
     table = _plain(f"{made.method}, {made.budget}" + (", for tensor cores" if made.tensor_cores else ""))
-    table.caption = "loss: predicted; next: what another structure would lose at this cost, in multiples of it"
+    table.caption = "loss %: of all that is predicted to be lost; next: what another structure would lose there, in multiples"
     timed = made.measured is not None
-    for heading in ("convolution", "becomes", "MACs", *(["time"] if timed else []), "loss", "next"):
+    for heading in ("convolution", "becomes", "MACs", *(["time"] if timed else []), "loss %", "next"):
         table.add_column(heading, no_wrap=True)
     for layer in made.layers:
         replaced = layer.structure != "dense"
@@ -78,7 +78,7 @@ def plan(made: Plan) -> Table:
             becomes,
             f"{layer.macs / layer.dense_macs:.2f}" if replaced else "",
             *([f"{layer.seconds / layer.dense_seconds:.2f}" if layer.seconds and layer.dense_seconds else ""] if timed else []),
-            f"{layer.loss:.1e}" if replaced else "",
+            f"{100 * layer.loss / made.loss:.1f}" if replaced and made.loss else "",
             layer.reason.partition(",")[0] if replaced else "",
         )
     return table

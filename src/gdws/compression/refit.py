@@ -16,13 +16,14 @@ them, and they are what robustness is made of. A small ridge pulls P towards the
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 
 import torch
 from torch import Tensor, nn
 
 from gdws.core.execution import LARGEST_TEMPORARY, full_precision, placement
-from gdws.core.progress import note, track
+from gdws.core.progress import track
 from gdws.core.sites import replace_modules
 from gdws.structures.layers import FactoredConv2d
 
@@ -38,9 +39,11 @@ LARGEST_MAP = {"cpu": 256 * 2**20, "cuda": 800 * 2**20}
 
 
 class _Pair(nn.Module):
-    def __init__(self, conv: nn.Conv2d, layer: FactoredConv2d) -> None:
+    """steps: of a progress bar, one for each layer that is fitted."""
+
+    def __init__(self, conv: nn.Conv2d, layer: FactoredConv2d, steps: Iterator[int]) -> None:
         super().__init__()
-        self.conv, self.layer = conv, layer
+        self.conv, self.layer, self.steps = conv, layer, steps
         self.fitted = False
 
     def forward(self, x: Tensor) -> Tensor:
@@ -52,6 +55,7 @@ class _Pair(nn.Module):
         if not self.fitted:
             refit_mix(self.layer, compressed, target)
             self.fitted = True
+            next(self.steps, None)
         _fill(output, self.layer, compressed)
         return y
 
@@ -79,12 +83,13 @@ def refit(
     # A copy of the module tree that shares its tensors with the model.
     shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     shell = copy.deepcopy(model, shared).eval()
-    replace_modules(shell, {shell.get_submodule(name): _Pair(_conv(shell, name), layer) for name, layer in layers.items()})
+    steps = track(range(len(layers)), f"refit on {len(images)} images", len(layers))
+    next(steps, None)
+    pairs = {name: _Pair(_conv(shell, name), layer, steps) for name, layer in layers.items()}
+    replace_modules(shell, {shell.get_submodule(name): pair for name, pair in pairs.items()})
     both = torch.cat([images, attacked]).to(device, dtype)
-    with full_precision(), torch.no_grad():
-        for _ in track([None], "refit"):
-            note(f"{len(layers)} layers on {len(images)} images")
-            shell(torch.cat([both, both]))
+    with full_precision(), torch.no_grad(), closing(steps):
+        shell(torch.cat([both, both]))
 
 
 def refit_mix(layer: FactoredConv2d, x: Tensor, y: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""Images with labels: batches, parts and splits of them, the same on every machine."""
+"""Images, mostly with labels: batches, parts and splits of them, the same on every machine."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ class Stored(Protocol):
 
 
 class Dataset:
-    """Images with a label each. Iterating gives batches of (float images (B, 3, H, W) in [0, 1], int64 labels (B,)).
+    """Images with a label each. Iterating gives batches of (float images (B, 3, H, W) in [0, 1], int64 labels (B,)), or of
+    images alone where there are no labels.
 
     name        what messages call it.
     images      uint8 (N, 3, H, W), or images in files, which are read batch by batch every time.
@@ -41,13 +42,13 @@ class Dataset:
     [(2, 3, 8, 8), (2, 3, 8, 8), (1, 3, 8, 8)]
     """
 
-    def __init__(self, name: str, images: Tensor | Stored, labels: Tensor, batch_size: int = 100) -> None:
+    def __init__(self, name: str, images: Tensor | Stored, labels: Tensor | None, batch_size: int = 100) -> None:
         if len(images) == 0:
             raise GdwsError(f"{name} holds no images: expected at least one")
-        if len(images) != len(labels):
+        if labels is not None and len(images) != len(labels):
             raise GdwsError(f"{name} has {len(images)} images and {len(labels)} labels: expected a label for each image")
         self.name = name
-        self.labels = labels
+        self._labels = labels
         self.batch_size = batch_size
         self._source = images
 
@@ -55,6 +56,13 @@ class Dataset:
     def images(self) -> Tensor:
         """All images, uint8 (N, 3, H, W). Those in files are all decoded now: `take` a part of a large data set first."""
         return self._source if isinstance(self._source, Tensor) else self._source.read()
+
+    @property
+    def labels(self) -> Tensor:
+        """Of all images."""
+        if self._labels is None:
+            raise GdwsError(f"{self.name} has no labels: expected a label for each image")
+        return self._labels
 
     @classmethod
     def from_batches(cls, name: str, batches: Iterable[Any], batch_size: int = 100) -> Dataset:
@@ -74,17 +82,18 @@ class Dataset:
 
     def __len__(self) -> int:
         """Number of images."""
-        return len(self.labels)
+        return len(self._source)
 
     @property
     def number_of_batches(self) -> int:
         """How many batches one pass over the images gives."""
-        return -(-len(self.labels) // self.batch_size)
+        return -(-len(self) // self.batch_size)
 
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        for start in range(0, len(self.labels), self.batch_size):
+    def __iter__(self) -> Iterator[Any]:
+        for start in range(0, len(self), self.batch_size):
             part = self.select(slice(start, start + self.batch_size))
-            yield part.images.float() / 255, part.labels
+            images = part.images.float() / 255
+            yield images if part._labels is None else (images, part._labels)
 
     def take(self, count: int | None, batch_size: int | None = None) -> Dataset:
         """The first `count` images, or all of them with None.
@@ -98,11 +107,13 @@ class Dataset:
             raise GdwsError(f"{count} images of {self.name} were asked for: expected at least 1")
         if batch_size is not None and batch_size < 1:
             raise GdwsError(f"batches of {batch_size} images were asked for: expected at least 1")
-        return Dataset(self.name, self._source[:count], self.labels[:count], batch_size or self.batch_size)
+        part = self.select(slice(count))
+        return Dataset(part.name, part._source, part._labels, batch_size or self.batch_size)
 
     def select(self, chosen: slice | Tensor) -> Dataset:
         """Some of the images, as another Dataset: `chosen` is a slice, or indices int64 (n,) whose order is kept."""
-        return Dataset(self.name, self._source[chosen], self.labels[chosen], self.batch_size)
+        labels = None if self._labels is None else self._labels[chosen]
+        return Dataset(self.name, self._source[chosen], labels, self.batch_size)
 
     def split(self, count: int, seed: int = 0) -> tuple[Dataset, Dataset]:
         """Hold some images apart at random, as many of each class as there are enough of.
@@ -112,9 +123,9 @@ class Dataset:
 
         Returns two Datasets, (rest, held), both in their old order. Raises GdwsError when count is below 1, or all images.
         """
-        if not 1 <= count < len(self.labels):
+        if not 1 <= count < len(self):
             raise GdwsError(
-                f"{count} of the {len(self.labels)} images of {self.name} were to be held apart: expected at least 1, not all"
+                f"{count} of the {len(self)} images of {self.name} were to be held apart: expected at least 1, not all"
             )
         order = balanced_order(self.labels.tolist(), seed)
         held, rest = torch.tensor(sorted(order[:count])), torch.tensor(sorted(order[count:]))

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from gdws.evaluation.significance import PairedChange, paired_change, wilson
+from gdws.core.significance import PairedChange, paired_change, wilson
 
 NATURAL, WORST = "natural", "worst case"
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import nn
 
+from gdws.core.significance import PairedChange, clopper_pearson
 from gdws.core.unwrap import innermost
 from gdws.errors import GdwsError
 from gdws.planning.budgets import KINDS, Budget
@@ -91,6 +92,106 @@ class Measured:
     latency: float
 
 
+HELD_OUT, TRAINING, HELD_BACK = "held-out", "other training", "held-back calibration"
+"""Where the images come from on which a network is compared with its original: the user gave them as unseen; they were left
+over from the data that the calibration images are of; or they were taken out of the calibration images themselves."""
+BY_HEART = 0.995
+"""Networks that decide this share of their training images rightly know them by heart."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fidelity:
+    """What a compressed network cost, on images that it was not calibrated on. Counts of images.
+
+    source           HELD_OUT, TRAINING or HELD_BACK
+    images           compared
+    agreed           of these, decided alike by both networks
+    change           rightly decided before and after; None without labels
+    attacked         images that were attacked too, on the original; 0 without an attack
+    attacked_agreed  of these, decided alike by both networks
+    attacked_lost    of these, withstood by the original alone. What is withstood by the compressed network alone is no gain:
+                     the attack was not made on it.
+    """
+
+    source: str
+    images: int
+    agreed: int
+    change: PairedChange | None = None
+    attacked: int = 0
+    attacked_agreed: int = 0
+    attacked_lost: int = 0
+
+    @property
+    def agreement(self) -> float:
+        """Per cent of the images that are decided alike."""
+        return 100 * self.agreed / self.images
+
+    @property
+    def agreement_interval(self) -> tuple[float, float]:
+        """95 %, exact."""
+        return _percent(self.agreed, self.images)
+
+    @property
+    def attacked_agreement(self) -> float | None:
+        return 100 * self.attacked_agreed / self.attacked if self.attacked else None
+
+    @property
+    def attacked_interval(self) -> tuple[float, float] | None:
+        return _percent(self.attacked_agreed, self.attacked) if self.attacked else None
+
+    @property
+    def accuracy(self) -> tuple[float, float] | None:
+        """Per cent right before and after."""
+        if self.change is None:
+            return None
+        both, total = self.change.both, self.change.total
+        return 100 * (both + self.change.lost) / total, 100 * (both + self.change.gained) / total
+
+    @property
+    def most_lost(self) -> float:
+        """The upper end of the 95 % interval of what was lost, in points: of accuracy, or of agreement without labels; and of
+        what was withstood before, where images were attacked."""
+        clean = 100 - self.agreement_interval[0] if self.change is None else -self.change.score_interval[0]
+        return max(clean, _percent(self.attacked_lost, self.attacked)[1]) if self.attacked else clean
+
+    @property
+    def warning(self) -> str:
+        """What speaks against these numbers: the original seems to have learnt the images by heart. Empty if nothing does."""
+        if self.source == HELD_OUT or self.accuracy is None or self.accuracy[0] < 100 * BY_HEART:
+            return ""
+        return (
+            f"the original decides {self.accuracy[0]:.1f} % of {self.images} {self.source} images rightly: these images seem "
+            "to be known by heart, and say little of others; give held-out images with check=, --check"
+        )
+
+    def __str__(self) -> str:
+        """Accuracy where there are labels, agreement where not, each with its interval."""
+        attacked = ""
+        if self.attacked_interval is not None:
+            attacked = (
+                f"; of {self.attacked} attacked images {self.attacked_agreement:.1f} % are decided as by the original "
+                f"({_range(self.attacked_interval)})"
+            )
+        if self.change is None or self.accuracy is None:
+            told = f"{self.agreement:.1f} % of {self.images} {self.source} images are decided as by the original"
+            return f"{told} ({_range(self.agreement_interval)}){attacked}"
+        before, after = self.accuracy
+        told = f"accuracy {before:.1f} % before, {after:.1f} % after on {self.images} {self.source} images"
+        return f"{told}: {after - before:+.1f} points ({_range(self.change.score_interval, '+.1f')}){attacked}"
+
+    def record(self) -> dict[str, Any]:
+        """As JSON, with what follows from the counts. Per cent and points."""
+        return asdict(self) | {
+            "agreement": self.agreement,
+            "agreement_interval": self.agreement_interval,
+            "attacked_agreement": self.attacked_agreement,
+            "attacked_interval": self.attacked_interval,
+            "accuracy": self.accuracy,
+            "points": None if self.change is None else self.change.points,
+            "points_interval": None if self.change is None else self.change.score_interval,
+        }
+
+
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """The decisions for a whole network and where they came from: a record to print, edit, save and give to gdws.apply.
@@ -105,6 +206,7 @@ class Plan:
     measured      the time that it takes, where the budget is one of time (gdws.planning.plan.Measured); else None.
     tensor_cores  whether it was planned for them, in sizes that fill their blocks (gdws.planning.choose.fills_blocks).
     image_shape   (C, H, W) of the images; None in plans that did not note it.
+    fidelity      what it cost, where there were images to see that on (gdws.planning.plan.Fidelity); else None.
 
     >>> import gdws
     >>> model, images = gdws.models.embedded(), gdws.data.load("demo", "train").take(4)
@@ -125,6 +227,7 @@ class Plan:
     measured: Measured | None = None
     tensor_cores: bool = False
     image_shape: tuple[int, int, int] | None = None
+    fidelity: Fidelity | None = None
 
     @property
     def macs(self) -> float:
@@ -155,6 +258,7 @@ class Plan:
             "measured": None if self.measured is None else asdict(self.measured),
             "tensor cores": self.tensor_cores,
             "image shape": self.image_shape,
+            "fidelity": None if self.fidelity is None else asdict(self.fidelity),
         }
         return json.dumps(record, indent=1)
 
@@ -179,6 +283,7 @@ class Plan:
                 # Plans of earlier versions have a tile, or nothing.
                 tensor_cores=record.get("tensor cores", record.get("tile", 1) > 1),
                 image_shape=_shape(record.get("image shape")),
+                fidelity=_fidelity(record.get("fidelity")),
             )
         except (json.JSONDecodeError, LookupError, TypeError, AttributeError) as error:
             raise GdwsError(
@@ -214,6 +319,24 @@ def _layer(entry: dict[str, Any]) -> LayerPlan:
 
 def _shape(found: list[int] | None) -> tuple[int, int, int] | None:
     return None if found is None else (int(found[0]), int(found[1]), int(found[2]))
+
+
+def _fidelity(entry: dict[str, Any] | None) -> Fidelity | None:
+    """Plans of earlier versions have none."""
+    if entry is None:
+        return None
+    change = entry["change"]
+    return Fidelity(**{**entry, "change": None if change is None else PairedChange(**change)})
+
+
+def _percent(count: int, total: int) -> tuple[float, float]:
+    low, high = clopper_pearson(count, total)
+    return 100 * low, 100 * high
+
+
+def _range(interval: tuple[float, float], form: str = ".1f") -> str:
+    low, high = interval
+    return f"95 % interval {low:{form}} to {high:{form}}"
 
 
 def _share(pairs: list[tuple[int, int]]) -> float:

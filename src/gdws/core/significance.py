@@ -2,6 +2,11 @@
 
 Two networks judged on the same n images are compared by the images that they decide differently (McNemar 1947): of these
 `lost` were right before only and `gained` after only. When neither network is better, each of the lost + gained is a fair coin.
+
+    clopper_pearson   of a share: exact
+    wilson            of a share: shorter, right on average
+    PairedChange      of a change of accuracy: `interval` belongs to McNemar's test and takes the number of changed images for
+                      given; `score_interval` does not, so it says how large a loss may be where few images changed
 """
 
 from __future__ import annotations
@@ -69,9 +74,13 @@ class PairedChange:
     neither: int
 
     @property
+    def total(self) -> int:
+        return self.both + self.lost + self.gained + self.neither
+
+    @property
     def points(self) -> float:
         """Change of the accuracy, in percentage points."""
-        return 100 * (self.gained - self.lost) / (self.both + self.lost + self.gained + self.neither)
+        return 100 * (self.gained - self.lost) / self.total
 
     @property
     def p_value(self) -> float:
@@ -85,12 +94,24 @@ class PairedChange:
 
         It leaves out 0 exactly when p_value < 0.05. Where no image changed, the bound is that of the share that changes at all.
         """
-        changed, total = self.lost + self.gained, self.both + self.lost + self.gained + self.neither
+        changed, total = self.lost + self.gained, self.total
         if changed == 0:
             _, most = clopper_pearson(0, total)
             return -100 * most, 100 * most
         low, high = clopper_pearson(self.gained, changed)
         return 100 * (2 * low - 1) * changed / total, 100 * (2 * high - 1) * changed / total
+
+    @property
+    def score_interval(self) -> tuple[float, float]:
+        """95 % interval of `points`, however many images might have changed: Tango's (Statistics in Medicine 17, 1998), every
+        change that a score test accepts, as Wilson's is for a share.
+        """
+        return -100 * _largest_loss(self.lost, self.gained, self.total), 100 * _largest_loss(self.gained, self.lost, self.total)
+
+
+def images_to_bound(points: float) -> int:
+    """How many images it takes that their 95 % interval stays below so many points when not one of them changed."""
+    return math.ceil(math.log((1 - CONFIDENCE) / 2) / math.log1p(-points / 100))
 
 
 def paired_change(before: Tensor, after: Tensor) -> PairedChange:
@@ -100,6 +121,20 @@ def paired_change(before: Tensor, after: Tensor) -> PairedChange:
     both, changed = int((before & after).sum()), before ^ after
     lost, gained = int((changed & before).sum()), int((changed & after).sum())
     return PairedChange(both, lost, gained, len(before) - both - lost - gained)
+
+
+def _largest_loss(lost: int, gained: int, total: int) -> float:
+    """The largest share that may be lost on balance: Tango's score test of any larger one rejects these counts."""
+    z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
+
+    def is_rejected(loss: float) -> bool:
+        # The likeliest share that is gained if so much is lost on balance solves a q^2 + b q + c = 0.
+        a, b, c = 2 * total, (2 * total - lost + gained) * loss - lost - gained, -gained * loss * (1 - loss)
+        share_gained = (math.sqrt(max(0.0, b * b - 4 * a * c)) - b) / (2 * a)
+        variance = max(0.0, 2 * share_gained + loss * (1 - loss))
+        return lost - gained - total * loss < -z * math.sqrt(total * variance)
+
+    return 2 * _solve(lambda p: is_rejected(2 * p - 1)) - 1
 
 
 def _solve(above: Callable[[float], bool]) -> float:
