@@ -37,7 +37,7 @@ def statistics_key(
     """A hash of everything that the statistics depend on."""
     digest = hashlib.blake2b(digest_size=16)
     settings = [
-        4,
+        5,
         names,
         [structure.name for structure in structures],
         None if attack is None else asdict(attack),
@@ -58,7 +58,8 @@ def write_statistics(file: Path, statistics: Statistics) -> None:
         tensors |= {f"{name}|moment": layer.moment, f"{name}|gradient": layer.gradient, f"{name}|alpha": layer.alpha}
         for structure, curves in statistics.curves[name].items():
             for group, found in enumerate(curves):
-                tensors |= {f"{name}|{structure}|{group}|{field}": tensor for field, tensor in vars(found).items()}
+                own = {field: part for field, part in vars(found).items() if part is not None}
+                tensors |= {f"{name}|{structure}|{group}|{field}": part for field, part in own.items()}
     write_atomically(file, save({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}))
     stale = sorted(file.parent.glob("statistics-*.safetensors"), key=os.path.getmtime)[:-KEPT_FILES]
     for old in stale:

@@ -25,6 +25,10 @@ class Curve(Protocol):
         """The same banks with losses multiplied by factors (n + 1,), and not increasing again."""
         ...
 
+    def lasting(self) -> Curve:
+        """Without what is large and only makes `build` faster."""
+        ...
+
 
 class Structure(ABC):
     """Sizes are for one group: all groups of a convolution get the same."""
@@ -66,11 +70,18 @@ class Structure(ABC):
     def ranks(self, curves: Sequence[Curve], size: int) -> tuple[int, ...]:
         """What a plan records of a size: enough for `build`, and for people to edit."""
 
-    @abstractmethod
     def build(
         self, conv: nn.Conv2d, ranks: tuple[int, ...], curves: Sequence[Curve], metrics: Sequence[Metric]
     ) -> FactoredConv2d:
         """The layer in the convolution's place, with the mix that is best in the metric."""
+        (layer,) = self.build_several(conv, [ranks], curves, metrics)
+        return layer
+
+    @abstractmethod
+    def build_several(
+        self, conv: nn.Conv2d, ranks: Sequence[tuple[int, ...]], curves: Sequence[Curve], metrics: Sequence[Metric]
+    ) -> list[FactoredConv2d]:
+        """The same for several `ranks`: what they have in common is computed once."""
 
     @abstractmethod
     def build_empty(self, conv: nn.Conv2d, ranks: tuple[int, ...]) -> FactoredConv2d:

@@ -40,6 +40,9 @@ class Curve:
     def scaled(self, factors: Tensor) -> Curve:
         return replace(self, losses=(self.losses * factors).cummin(0).values)
 
+    def lasting(self) -> Curve:
+        return self
+
     def distribution(self, kept: int) -> Tensor:
         """g (C,) with the first `kept` candidates."""
         size = self.kernels.shape[1]
