@@ -54,7 +54,8 @@ def write_statistics(file: Path, statistics: Statistics) -> None:
         tensors |= {f"{name}|moment": layer.moment, f"{name}|gradient": layer.gradient, f"{name}|alpha": layer.alpha}
         for structure, curves in statistics.curves[name].items():
             for group, found in enumerate(curves):
-                tensors |= {f"{name}|{structure}|{group}|{field}": tensor for field, tensor in vars(found).items()}
+                own = {field: part for field, part in vars(found).items() if part is not None}
+                tensors |= {f"{name}|{structure}|{group}|{field}": part for field, part in own.items()}
     write_atomically(file, save({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}))
     limit_cache(file.parent)
 

@@ -155,8 +155,8 @@ def _curves(
         for structure in structures:
             if structure.fits(site.conv):
                 own = [structure.curve(weight, metric) for weight, metric in zip(weights, metrics, strict=True)]
-                curves[site.name][structure.name] = own
                 tried[site.name][structure.name] = build_trials(site, structure, own, metrics)
+                curves[site.name][structure.name] = [curve.lasting() for curve in own]
     factors = measure_corrections(model, adversarial, sites, tried, curves, torch.Generator().manual_seed(seed), temperature)
     return {
         name: {structure: [curve.scaled(factors[name][structure]) for curve in own] for structure, own in by_structure.items()}

@@ -40,11 +40,11 @@ Trials = dict[int, FactoredConv2d]
 
 def build_trials(site: Site, structure: Structure, curves: list[Curve], metrics: list[Metric]) -> Trials:
     """A few sizes of a structure in the place of a convolution."""
-    weights = site.conv.weight.numel()
-    sizes = {
-        min(max(1, round(share * weights / structure.parameters(site.conv, 1))), len(curves[0].losses) - 1) for share in TRIALS
-    }
-    return {size: structure.build(site.conv, structure.ranks(curves, size), curves, metrics) for size in sorted(sizes)}
+    weights, largest = site.conv.weight.numel(), len(curves[0].losses) - 1
+    wanted = [round(share * weights / structure.parameters(site.conv, 1)) for share in TRIALS]
+    sizes = sorted({min(max(1, size), largest) for size in wanted})
+    ranks = [structure.ranks(curves, size) for size in sizes]
+    return dict(zip(sizes, structure.build_several(site.conv, ranks, curves, metrics), strict=True))
 
 
 def measure_corrections(
