@@ -18,7 +18,7 @@ from gdws import data, models
 from gdws.core.files import write_atomically
 from gdws.deploy.engines import PRECISIONS
 from gdws.errors import GdwsError
-from gdws.models.names import base_of, is_code, is_folder
+from gdws.models.names import BaseNeeded, base_of, is_code, is_folder
 from gdws.planning.plan import plan_of
 
 console, errors = Console(), Console(stderr=True)
@@ -49,7 +49,7 @@ def load_network(
         base = _same_code(base_of(name), named)
     try:
         return models.resolve(name, weights, base=base, layers=layers)
-    except models.BaseNeeded as needed:
+    except BaseNeeded as needed:
         if needed.base is None or not can_ask():
             raise
         if not typer.confirm(f"{name} was made from {needed.base}, which is code: run it?", err=True):

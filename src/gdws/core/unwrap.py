@@ -42,6 +42,7 @@ class Normalized(nn.Module):
         self.network = network
 
     def forward(self, x: Tensor) -> Tensor:
+        """Logits (B, classes) of the network for images x (B, C, H, W) in [0, 1]."""
         logits: Tensor = self.network((x - self.mean) / self.std)
         return logits
 

@@ -5,6 +5,6 @@
 """
 
 from gdws.core.unwrap import Normalized
-from gdws.models.names import BaseNeeded, embedded, resolve
+from gdws.models.names import embedded, resolve
 
-__all__ = ["BaseNeeded", "Normalized", "embedded", "resolve"]
+__all__ = ["Normalized", "embedded", "resolve"]

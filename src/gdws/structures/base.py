@@ -117,7 +117,11 @@ class Structure(ABC):
     def build_several(
         self, conv: nn.Conv2d, ranks: Sequence[tuple[int, ...]], curves: Sequence[Curve], metrics: Sequence[Metric]
     ) -> list[FactoredConv2d]:
-        """The same for several `ranks`: what they have in common is computed once."""
+        """The layers of several `ranks` in the place of one convolution: what they have in common is computed once.
+
+        conv                the convolution.
+        curves and metrics  of each group.
+        """
 
     @abstractmethod
     def build_empty(self, conv: nn.Conv2d, ranks: tuple[int, ...]) -> FactoredConv2d:
