@@ -19,6 +19,7 @@ from unittest.mock import patch
 import pytest
 
 import gdws
+from gdws.compression import report
 from gdws.structures import STRUCTURES
 
 ROOT = Path(__file__).parents[1]
@@ -100,6 +101,7 @@ def shared_cache(tmp_path_factory):
 @pytest.mark.usefixtures("_own_structures")
 def test_blocks_run(page, run, shared_cache, monkeypatch, capsys):
     monkeypatch.setenv("XDG_CACHE_HOME", str(shared_cache))
+    monkeypatch.setattr(report, "ENGINE", "torch")  # which is built in no time
     namespace = {"__name__": "__main__"}
     printed = None
     for block in blocks(page.read_text()):
