@@ -1,6 +1,7 @@
 """Folders that stand for themselves, and folders of earlier versions."""
 
 import json
+import sys
 
 import pytest
 import torch
@@ -54,16 +55,17 @@ def test_half_precision_stays_in_the_weights(fast, images, tmp_path):
     torch.testing.assert_close(gdws.load(tmp_path / "half")(images), half(images.half()).float(), atol=0.01, rtol=0.01)
 
 
+def enlarging(model):
+    model[6] = nn.Sequential(nn.Upsample(scale_factor=2), model[6])
+    return model
+
+
 @pytest.mark.parametrize(
     ("options", "change", "words"),
     [
         ({"export": False}, lambda model: model, "it was saved with export=False"),
         ({}, lambda model: network(), "no plan says the size of its images"),
-        (
-            {},
-            lambda model: unwrap(nn.DataParallel(model)).append(nn.Upsample(scale_factor=2)),
-            "Given dims|returned|Resize|dims",
-        ),
+        ({}, enlarging, "\\(model.onnx has the operators Resize"),
     ],
 )
 def test_what_is_not_exported_says_why(fast, tmp_path, options, change, words):
@@ -72,7 +74,7 @@ def test_what_is_not_exported_says_why(fast, tmp_path, options, change, words):
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["gdws.json", "model.safetensors"]
     record = json.loads((tmp_path / "out" / "gdws.json").read_text())
     assert not record["exported"]
-    with pytest.raises(GdwsError, match=rf"has no exported network \(.*({words})"):
+    with pytest.raises(GdwsError, match=rf"has no exported network .*{words}"):
         gdws.load(tmp_path / "out")
 
 
@@ -124,7 +126,7 @@ class Timm:
 
 @pytest.mark.parametrize("classes", [None, 7])
 def test_a_network_of_timm_keeps_the_names_of_its_layers(images, tmp_path, monkeypatch, classes):
-    monkeypatch.setitem(__import__("sys").modules, "timm", Timm)
+    monkeypatch.setitem(sys.modules, "timm", Timm)
     model = gdws.models.resolve("timm:net0", classes=classes)
     fast = gdws.compress(model, [images], gdws.Macs(0.4), gdws.Uniform(exclude=["0"]))
     assert [layer.name for layer in gdws.plan_of(fast).layers] == ["0", "3"]
@@ -132,4 +134,5 @@ def test_a_network_of_timm_keeps_the_names_of_its_layers(images, tmp_path, monke
     assert all(name[0].isdigit() for name in load_file(tmp_path / "fast" / "model.safetensors"))
     assert torch.equal(gdws.models.resolve(str(tmp_path / "fast"))(images), fast(images))
     torch.testing.assert_close(gdws.load(tmp_path / "fast")(images), fast(images), atol=1e-5, rtol=0)
-    assert not torch.equal(fast(images), gdws.load(tmp_path / "fast", network() if classes is None else model.network)(images))
+    plain = gdws.load(tmp_path / "fast", model.network)
+    assert torch.equal(plain((images - model.mean) / model.std), fast(images))

@@ -130,7 +130,7 @@ def test_what_it_cannot_read_it_names(tmp_path, factored_file):
     values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in "xy"]
     graph = helper.make_graph([helper.make_node("Loop", ["x"], ["y"])], "graph", values[:1], values[1:])
     onnx.save(helper.make_model(graph), tmp_path / "loop.onnx")
-    with pytest.raises(GdwsError, match="has the operators Loop: expected among Abs, Add, "):
+    with pytest.raises(GdwsError, match=r"has the operators Loop: expected those of gdws\.deploy\."):
         StraightThrough(tmp_path / "loop.onnx")
     (tmp_path / "cut.onnx").write_bytes(factored_file.read_bytes()[:5000])
     with pytest.raises(GdwsError, match="truncated"):

@@ -169,5 +169,5 @@ def _export(model: nn.Module, plan: Plan | None, path: Path) -> str | None:
             raise GdwsError(f"the file differs from the model by {difference:.2g} in a logit")
     except Exception as error:  # a folder without the file is better than none
         path.unlink(missing_ok=True)
-        return first_line(error)
+        return first_line(error).replace(str(path), path.name)
     return None

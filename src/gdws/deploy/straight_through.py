@@ -34,7 +34,7 @@ class StraightThrough(nn.Module):
             raise unreadable_file(self.path, "onnx", error) from None
         unknown = sorted({node.op_type for node in graph.node} - OPERATORS.keys())
         if unknown:
-            raise GdwsError(f"{path} has the operators {', '.join(unknown)}: expected among {', '.join(OPERATORS)}")
+            raise GdwsError(f"{path} has the operators {', '.join(unknown)}: expected those of gdws.deploy.onnx_operators")
         value_of = onnx.helper.get_attribute_value
         self._steps: list[tuple[str, list[Any], list[str], dict[str, Any]]] = [
             (node.op_type, list(node.input), list(node.output), {each.name: value_of(each) for each in node.attribute})
