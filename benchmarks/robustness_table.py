@@ -23,11 +23,11 @@ from gdws import data, models
 from gdws.attacks.presets import PRESETS, preset
 from gdws.calibration.statistics import Statistics
 from gdws.core.files import write_atomically
+from gdws.core.significance import paired_change
 from gdws.data import Dataset
 from gdws.evaluation.compare import OutOfTime, compare
 from gdws.evaluation.comparison import NATURAL, Comparison, Trial, interval, percent
 from gdws.evaluation.red_flags import red_flags
-from gdws.core.significance import paired_change
 
 
 def compressed(model: nn.Module, name: str, train: Dataset, budgets: Sequence[float], structures: str, out: Path) -> list[Path]:
