@@ -67,7 +67,9 @@ def demo_command(
     with shown(Bar(errors)):
         rows = demo.demo(images, seed)
     console.print(tables.demo(rows, images))
-    write_json(json_file, {"rows": [asdict(row) for row in rows], "images": images, "seed": seed, **machine()})
+    told = demo.seen(rows, images)
+    console.print(told, markup=False, highlight=False, soft_wrap=True)
+    write_json(json_file, {"rows": [asdict(row) for row in rows], "images": images, "seed": seed, "seen": told, **machine()})
 
 
 def inspect(

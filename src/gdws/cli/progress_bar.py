@@ -51,9 +51,7 @@ class Bar:
         if self.console.is_terminal or time.monotonic() - self.said < QUIET:
             return
         self.said = time.monotonic()
-        standing = []
-        for bar, number in self.bars:
-            task = bar.tasks[number]
-            count = f"{task.completed:.0f}/{task.total:.0f}" if task.total is not None else f"{task.completed:.0f}"
-            standing.append(" ".join(filter(None, [task.description, count, task.fields["note"]])))
-        self.console.print(" | ".join(standing), markup=False, highlight=False, soft_wrap=True)
+        tasks = [bar.tasks[number] for bar, number in self.bars]
+        counts = [f"{task.completed:.0f}" + ("" if task.total is None else f"/{task.total:.0f}") for task in tasks]
+        standing = " | ".join(f"{task.description} {count}" for task, count in zip(tasks, counts, strict=True))
+        self.console.print(f"{standing} {tasks[-1].fields['note']}".rstrip(), markup=False, highlight=False, soft_wrap=True)
