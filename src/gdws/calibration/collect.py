@@ -30,6 +30,7 @@ from gdws.core.unwrap import unwrap
 from gdws.errors import GdwsError
 from gdws.structures import select_structures
 from gdws.structures.base import Curve, Structure
+from gdws.structures.metric import add_moment, mirror
 
 DEFAULT = Calibrated()
 
@@ -193,16 +194,23 @@ def _collect(
         adversarial.append(x.detach().cpu())
         with record_uses(convolutions) as uses, torch.enable_grad():
             logits = checked_logits(model, x, truth)
+<<<<<<< HEAD
             for _ in backpropagate(logits, x, sampled_class(logits, generator, temperature)):
                 found = {name: _moments(convolutions[name], calls) for name, calls in uses.items()}
+=======
+            for _ in backpropagate(logits, x, sampled_class(logits, generator)):
+                for name, calls in uses.items():
+                    moment, gradient, _ = sums[name]
+                    _add_moments(convolutions[name], calls, moment, gradient)
+>>>>>>> first-hour-c
             for _ in backpropagate(logits, x, random_signs(logits, generator)):
-                norms = {name: squared_gradient_norms(convolutions[name], calls) for name, calls in uses.items()}
-        for name, moments in found.items():
-            for total, value in zip(sums[name], (*moments, norms[name]), strict=True):
-                total += value
+                for name, calls in uses.items():
+                    sums[name][2].add_(squared_gradient_norms(convolutions[name], calls))
     layers = {}
-    for name, (moment, gradient, total_norms) in sums.items():
+    for name in list(sums):
         conv = convolutions[name]
+        upper, upper_gradient, total_norms = sums.pop(name)
+        moment, gradient = mirror(upper), mirror(upper_gradient)
         energy = gradient.diagonal(dim1=1, dim2=2).sum(1)[:, None, None]
         layers[name] = LayerStatistics(
             moment / energy.clamp_min(torch.finfo(energy.dtype).tiny),
@@ -223,9 +231,8 @@ def _zeros(conv: nn.Conv2d) -> tuple[Tensor, Tensor, Tensor]:
     )
 
 
-def _moments(conv: nn.Conv2d, uses: list[Use]) -> tuple[Tensor, Tensor]:
-    """Sums over samples and pixels of |g|^2 x x^T and g g^T, for each group."""
-    moment, gradient, _ = _zeros(conv)
+def _add_moments(conv: nn.Conv2d, uses: list[Use], moment: Tensor, gradient: Tensor) -> None:
+    """Add the sums over samples and pixels of |g|^2 x x^T and g g^T, for each group, above their diagonals."""
     inputs, outputs = moment.shape[1], gradient.shape[1]
     for use in uses:
         if use.gradient is None:
@@ -235,7 +242,5 @@ def _moments(conv: nn.Conv2d, uses: list[Use]) -> tuple[Tensor, Tensor]:
         for x, g in zip(use.input.split(rows), use.gradient.split(rows), strict=True):
             x = patches(conv, x).float().permute(1, 2, 0, 3).flatten(2)
             g = g.float().view(len(g), conv.groups, outputs, pixels).permute(1, 2, 0, 3).flatten(2)
-            x = x * g.norm(dim=1, keepdim=True)
-            moment += x @ x.mT
-            gradient += g @ g.mT
-    return moment, gradient
+            add_moment(moment, x * g.norm(dim=1, keepdim=True))
+            add_moment(gradient, g)
