@@ -194,15 +194,10 @@ def _collect(
         adversarial.append(x.detach().cpu())
         with record_uses(convolutions) as uses, torch.enable_grad():
             logits = checked_logits(model, x, truth)
-<<<<<<< HEAD
             for _ in backpropagate(logits, x, sampled_class(logits, generator, temperature)):
-                found = {name: _moments(convolutions[name], calls) for name, calls in uses.items()}
-=======
-            for _ in backpropagate(logits, x, sampled_class(logits, generator)):
                 for name, calls in uses.items():
                     moment, gradient, _ = sums[name]
                     _add_moments(convolutions[name], calls, moment, gradient)
->>>>>>> first-hour-c
             for _ in backpropagate(logits, x, random_signs(logits, generator)):
                 for name, calls in uses.items():
                     sums[name][2].add_(squared_gradient_norms(convolutions[name], calls))
