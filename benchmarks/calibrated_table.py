@@ -31,16 +31,17 @@ from gdws.evaluation.accuracy import evaluate
 from gdws.structures import kernel_elimination, mego_lego, metric
 
 
-def unweighted_moments(conv: nn.Conv2d, uses: list[Use]) -> tuple[Tensor, Tensor]:
+def add_unweighted_moments(conv: nn.Conv2d, uses: list[Use], moment: Tensor, gradient: Tensor) -> None:
     """The patch moment of all pixels alike, scaled as the weighted one is."""
+    unweighted, own = torch.zeros_like(moment), torch.zeros_like(gradient)
     with mock.patch.object(Tensor, "norm", lambda self, dim, keepdim: torch.ones_like(self[:, :1])):
-        moment, gradient = MOMENTS(conv, uses)
+        ADD_MOMENTS(conv, uses, unweighted, own)
     pixels = sum(len(use.input) * use.gradient[0, 0].numel() for use in uses if use.gradient is not None)
-    energy = gradient.diagonal(dim1=1, dim2=2).sum(1)[:, None, None]
-    return moment * energy / pixels, gradient
+    moment += unweighted * own.diagonal(dim1=1, dim2=2).sum(1)[:, None, None] / max(pixels, 1)
+    gradient += own
 
 
-MOMENTS = collect._moments
+ADD_MOMENTS = collect._add_moments
 
 
 def all_signs(logits: Tensor, generator: torch.Generator, temperature: float) -> Iterator[Tensor]:
@@ -89,7 +90,7 @@ COLUMNS = {
     "refit without attack term": Column(patch=lambda: mock.patch("gdws.compression.refit.ATTACK_WEIGHT", 0.0)),
     "no elimination": Column(patch=lambda: mock.patch("gdws.structures.kernel_elimination.curve", channel_curve)),
     "no trials": Column(patch=lambda: mock.patch("gdws.calibration.trials._interpolated", lambda *a: torch.ones(a[3]))),
-    "all pixels alike": Column(patch=lambda: mock.patch("gdws.calibration.collect._moments", unweighted_moments)),
+    "all pixels alike": Column(patch=lambda: mock.patch("gdws.calibration.collect._add_moments", add_unweighted_moments)),
     "equation (8)'s gradients": Column(patch=lambda: mock.patch("gdws.calibration.collect.sampled_class", all_signs)),
     "auto, filters not refined": Column(AUTO, patch=lambda: mock.patch("gdws.structures.filter_splitting.STEPS", 0)),
 }
