@@ -22,7 +22,7 @@ demo: $(STAMP)
 	$(RUN)/gdws demo
 
 test: $(STAMP)
-	$(RUN)/python -m pytest -m "not gpu"
+	$(RUN)/python -m pytest -m "not gpu" -n 2 --dist worksteal
 
 test-gpu: $(STAMP)
 	$(RUN)/python -m pytest -m gpu

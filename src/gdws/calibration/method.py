@@ -56,8 +56,8 @@ class Calibrated(Method):
     An unknown structure or an unused pattern raises GdwsError when the method is used.
 
     >>> import gdws
-    >>> print(gdws.Calibrated(structures="gdws", exclude=["layer4.*"]).attack)
-    PGD-7 (l-inf, eps 8/255, step 2/255)
+    >>> gdws.Calibrated(structures="gdws", exclude=["layer4.*"]).attack
+    'auto'
     """
 
     name: ClassVar[str] = "calibrated"

@@ -125,7 +125,7 @@ def report(
     >>> fast = gdws.apply(model, gdws.plan(model, [images], gdws.Macs(0.5), "uniform"))
     >>> found = gdws.report(model, fast, images)
     >>> str(found).splitlines()[2]
-    'MACs: 124.6 M before, 63.4 M after: 0.51 of the whole network'
+    'MACs: 124.6 M before, 63.2 M after: 0.51 of the whole network'
     """
     unpack_batch(images)
     made = plan_of(compressed)
