@@ -74,15 +74,17 @@ def demo(images: int = 100, seed: int = 0) -> list[Row]:
     example = test.images[:1].float() / 255
     models: dict[str, nn.Module] = {"base": base}
     statistics = calibrate(base, calibration, seed=seed)
-    for method, fraction in VARIANTS:
-        models[f"{method} {fraction:g}"] = apply(base, plan(base, statistics, Macs(fraction), method, seed=seed), statistics)
-    fastest = compile(base, example=example, threads=1).engine
-    if ENGINES[fastest].times_layers:
-        target = Target(fastest, threads=1)
-        with suppress(OutOfReach):  # on a machine on which little of the time is in the layers
-            faster = plan(base, statistics, Speedup(FASTER), Calibrated(structures=PAIRS), target=target, seed=seed)
-            models[f"planned {FASTER:g}x"] = apply(base, faster, statistics)
+    for name, fraction in VARIANTS:
+        models[f"{name} {fraction:g}"] = apply(base, plan(base, statistics, Macs(fraction), name, seed=seed), statistics)
     runs = {"float32": _deploy(models, example, "float32", None)}
+    fastest = runs["float32"]["base"].engine
+    if ENGINES[fastest].times_layers:
+        target, method = Target(fastest, threads=1), Calibrated(structures=PAIRS)
+        with suppress(OutOfReach):  # on a machine on which little of the time is in the layers
+            faster = plan(base, statistics, Speedup(FASTER), method, target=target, seed=seed)
+            planned = {f"planned {FASTER:g}x": apply(base, faster, statistics)}
+            models |= planned
+            runs["float32"] |= _deploy(planned, example, "float32", None)
     if any("int8" in engine.precisions and engine.is_installed("int8") for engine in ENGINES.values()):
         runs["int8"] = _deploy(models, example, "int8", statistics.images[:INT8_IMAGES])
     every = {f"{precision} {name}": run for precision, own in runs.items() for name, run in own.items()}
