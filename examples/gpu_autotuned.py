@@ -25,6 +25,6 @@ runs = {
     f"{name}, {engine}": gdws.compile(network, engine, example=example, precision="float16")
     for name, network, engine in [("dense", model, "cuda"), ("dense", model, "autotuned"), ("compressed", fast, "autotuned")]
 }
-on_gpu = {name: run.module for name, run in runs.items()}  # takes float16 images that are on the GPU already
+on_gpu = {name: run.on_device for name, run in runs.items()}  # takes float16 images that are on the GPU already
 for name, timing in gdws.bench(on_gpu, example, warmup=10, repeats=100).items():
     print(f"{name:24} {timing.fps:10.0f} images a second")

@@ -85,6 +85,12 @@ def name_of(page: Path) -> str:
 
 
 @pytest.fixture
+def _one_engine(monkeypatch):
+    """Reports build the one engine that takes no time, instead of all."""
+    monkeypatch.setattr(report, "ENGINE", "torch")
+
+
+@pytest.fixture
 def _own_structures():
     """What a page adds to the structures is gone after it."""
     with patch.dict(STRUCTURES):
@@ -98,10 +104,9 @@ def shared_cache(tmp_path_factory):
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if any(map(is_run, blocks(page.read_text())))], ids=name_of)
-@pytest.mark.usefixtures("_own_structures")
+@pytest.mark.usefixtures("_one_engine", "_own_structures")
 def test_blocks_run(page, run, shared_cache, monkeypatch, capsys):
     monkeypatch.setenv("XDG_CACHE_HOME", str(shared_cache))
-    monkeypatch.setattr(report, "ENGINE", "torch")  # which is built in no time
     namespace = {"__name__": "__main__"}
     printed = None
     for block in blocks(page.read_text()):
@@ -146,6 +151,7 @@ def test_a_block_that_would_be_passed_over_is_found(text):
 
 
 @pytest.mark.parametrize("name", MODULES)
+@pytest.mark.usefixtures("_one_engine")
 def test_examples_in_docstrings(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert doctest.testmod(importlib.import_module(name)).failed == 0
