@@ -11,11 +11,11 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from gdws.evaluation.significance import PairedChange
 
 import gdws
 from gdws.calibration.statistics import LayerStatistics
 from gdws.core.cost import Cost
+from gdws.core.significance import PairedChange
 from gdws.deploy.benchmark import Timing
 from gdws.deploy.engines import Compiled
 from gdws.deploy.onnx import Parity

@@ -224,10 +224,6 @@ def test_a_model_from_a_python_file_and_a_torch_state_dict(run, tmp_path):
     torch.save({"state_dict": models.embedded().state_dict()}, tmp_path / "w.pt")
     status, text = run("evaluate", "mine.py:make", "--weights", "w.pt", "--n", 20, "--steps", 0)
     assert status == 0, text
-    run("compress", "mine.py:make", "--weights", "w.pt", "--out", "o", "--method", "uniform", "--images", 4)
-    status, text = run("evaluate", "o")
-    assert status == 2
-    assert "gdws.load(folder, model)" in text
 
 
 def test_accuracy_on_calibration_images_is_refused(run, tmp_path):

@@ -300,13 +300,13 @@ def test_hundred_of_hundred_are_compatible_with_three_points(network):
 
 def test_save_then_load_is_bit_identical(network, images, tmp_path):
     compressed = gdws.apply(network, gdws.plan(network, [images], gdws.Macs(0.3), "paper"))
-    gdws.save(compressed, tmp_path / "out")
+    gdws.save(compressed, tmp_path / "out", export=False)
     torch.manual_seed(5)
     loaded = gdws.load(tmp_path / "out", Net())
     assert torch.equal(loaded(images), compressed(images))
     assert gdws.plan_of(loaded) == gdws.plan_of(compressed) is not None
     half = copy.deepcopy(compressed).half()
-    gdws.save(half, tmp_path / "half")
+    gdws.save(half, tmp_path / "half", export=False)
     assert torch.equal(gdws.load(tmp_path / "half", Net())(images.half()), half(images.half()))
 
 
@@ -358,20 +358,20 @@ def test_shared_modules_are_replaced_under_all_their_names(images):
         (lambda f: (f / "model.safetensors").unlink(), "there is no file"),
         (lambda f: (f / "gdws.json").write_text("{"), "not whole"),
         (lambda f: (f / "gdws.json").write_text("[]"), "not whole"),
-        (lambda f: (f / "gdws.json").write_text('{"format": "else", "layers": {}}'), "expected 'gdws model 1'"),
+        (lambda f: (f / "gdws.json").write_text('{"format": "else", "layers": {}}'), "expected 'gdws model 2'"),
         (lambda f: (f / "gdws.json").unlink(), "cannot read"),
     ],
 )
 def test_broken_folders_are_refused(network, images, tmp_path, change, words):
     out = tmp_path / "out"
-    gdws.save(gdws.apply(network, gdws.plan(network, [images], gdws.Macs(0.5), "uniform")), out)
+    gdws.save(gdws.apply(network, gdws.plan(network, [images], gdws.Macs(0.5), "uniform")), out, export=False)
     change(out)
     with pytest.raises(GdwsError, match=words):
         gdws.load(out, Net())
 
 
 def test_loading_into_another_model_names_what_does_not_fit(network, images, tmp_path):
-    gdws.save(gdws.apply(network, gdws.plan(network, [images], gdws.Macs(0.5), "uniform")), tmp_path / "out")
+    gdws.save(gdws.apply(network, gdws.plan(network, [images], gdws.Macs(0.5), "uniform")), tmp_path / "out", export=False)
     with pytest.raises(GdwsError, match="layer 'wide'"):
         gdws.load(tmp_path / "out", gdws.zoo.build("tiny"))
 

@@ -27,20 +27,23 @@ class Residual(nn.Module):
         return self.head(x.mean((2, 3))) * 3
 
 
-def inputs_of(model, name, images):
+def calls_of(model, name, images):
+    """Input and output at each call."""
     seen = []
     handle = model.get_submodule(name).register_forward_hook(lambda m, i, o: seen.append((i[0], o)))
     with torch.no_grad():
         model(images)
     handle.remove()
-    return seen[0]
+    return seen
 
 
 def slow_refit(model, compressed, names, clean, attacked):
     for name in names:
         layer = compressed.get_submodule(name)
-        z = [layer.features(inputs_of(compressed, name, x)[0]).detach() for x in (clean, attacked)]
-        y = [inputs_of(model, name, x)[1] - (0 if layer.bias is None else layer.bias[:, None, None]) for x in (clean, attacked)]
+        z = [layer.features(calls_of(compressed, name, x)[0][0]).detach() for x in (clean, attacked)]
+        y = [
+            calls_of(model, name, x)[0][1] - (0 if layer.bias is None else layer.bias[:, None, None]) for x in (clean, attacked)
+        ]
         weight = refit_module.ATTACK_WEIGHT**0.5
         z, y = torch.cat([*z, weight * (z[1] - z[0])]), torch.cat([*y, weight * (y[1] - y[0])]).detach()
         outputs = layer.out_channels // layer.groups
@@ -95,6 +98,53 @@ def test_memory_bound_limits_the_images(setting, monkeypatch):
     monkeypatch.setitem(refit_module.LARGEST_MAP, "cpu", 4 * 4 * 8 * 81 * 3)
     refit_module.refit(model, {"a": compressed.a, "b": compressed.b}, [81, 81], clean, attacked)
     assert torch.equal(few.b.pointwise, compressed.b.pointwise)
+
+
+class Recurrent(nn.Module):
+    """One convolution called several times, by turns with one that is not, on maps of one size or of two."""
+
+    def __init__(self, times, pooled):
+        super().__init__()
+        self.first = nn.Conv2d(3, 16, 3, padding=1)
+        self.steps = nn.ModuleList([nn.Conv2d(16, 16, 3, padding=1)] * times)
+        self.between, self.last = nn.Conv2d(16, 16, 3, padding=1), nn.Conv2d(16, 16, 3, padding=1)
+        self.head, self.pooled = nn.Linear(16, 4), pooled
+
+    def forward(self, x):
+        x = torch.relu(self.first(x))
+        for call, step in enumerate(self.steps):
+            x = torch.relu(step(x))
+            if call == 0:
+                x = torch.relu(self.between(nn.functional.avg_pool2d(x, 2) if self.pooled else x))
+        return self.head(torch.relu(self.last(x)).mean((2, 3))) * 3
+
+
+@pytest.mark.parametrize(("times", "pooled"), [(2, False), (3, False), (2, True)])
+def test_a_layer_that_is_called_again_is_fitted_to_all_its_calls(times, pooled):
+    torch.manual_seed(0)
+    model = Recurrent(times, pooled).eval()
+    clean = nn.functional.interpolate(torch.rand(40, 3, 6, 6), 12, mode="bilinear")
+    attacked = (clean + 0.03 * torch.randn_like(clean)).clamp(0, 1)
+    compressed = gdws.apply(model, gdws.plan(model, [clean], gdws.Macs(0.5), "uniform"))
+    apart = copy.deepcopy(compressed)
+    apart.steps = nn.ModuleList(copy.deepcopy(step) for step in compressed.steps)
+    model_apart = copy.deepcopy(model)
+    model_apart.steps = nn.ModuleList(copy.deepcopy(step) for step in model.steps)
+
+    def errors(original, refitted):
+        """Of the output of each step, and of the network, as shares of what they are apart from their means."""
+        steps = dict.fromkeys(name for name, module in original.named_modules() if name.startswith("steps."))
+        layers = {name: refitted.get_submodule(name) for name in (*steps, "between", "last")}
+        refit_module.refit(original, layers, [144] * len(layers), clean, attacked)
+        return [
+            float((got - wanted).norm() / (wanted - wanted.mean(0)).norm())
+            for name in (*steps, "")
+            for (_, got), (_, wanted) in zip(*(calls_of(net, name, clean) for net in (refitted, original)), strict=True)
+        ]
+
+    together, separately = errors(model, compressed), errors(model_apart, apart)
+    assert len(together) == len(separately) == times + 1
+    assert all(ours < 1.5 * each for ours, each in zip(together, separately, strict=True))  # fitted to the first: 8x and more
 
 
 def test_the_bar_of_a_refit_goes_on_with_every_layer():

@@ -71,7 +71,8 @@ def test_a_curve_tells_the_loss_after_the_best_mix(problem, axes):
     rank = (len(curve.filters) + 1) // 2
     loss, mix = best(weight, moment, gradient, curve.filters[:rank], axes)
     assert float(curve.losses[rank]) == pytest.approx(loss, rel=1e-6, abs=1e-9 * total)
-    found = filter_splitting.best_mix(weight, moment, curve.filters[:rank], axes).flatten(1)
+    assert curve.equations is not None
+    found = curve.equations.leading(mix.shape[1]).solution()
     rows = bank(weight, curve.filters[:rank], axes)
     assert torch.allclose(found @ rows, mix @ rows, atol=1e-5 * float((mix @ rows).abs().max()))
 
@@ -84,10 +85,25 @@ def test_refined_filters_lose_no_more(problem, axes):
         return
     curve = filter_splitting.curve(weight, moment, gradient, axes)
     rank = (len(curve.filters) + 1) // 2
-    better = filter_splitting.refine(weight, moment, gradient, curve.filters, rank, axes)
+    ((better, mix),) = filter_splitting.fit(weight, moment, gradient, curve, [rank], axes)
     assert better.shape == curve.filters[:rank].shape
-    after = best(weight, moment, gradient, better, axes)[0]
+    after, expected = best(weight, moment, gradient, better, axes)
     assert after <= float(curve.losses[rank]) * (1 + 1e-3) + 1e-6 * float(curve.losses[0])
+    rows = bank(weight, better, axes)
+    assert torch.allclose(mix.flatten(1) @ rows, expected @ rows, atol=1e-5 * float((expected @ rows).abs().max()))
+
+
+def test_several_ranks_are_fitted_as_one_by_one_and_without_what_the_curve_has_at_hand():
+    generator = torch.Generator().manual_seed(2)
+    weight = torch.randn(9, 6, 3, 3, generator=generator, dtype=torch.float64)
+    moment = metric.add_ridge(random_metric(generator, 54, 108), metric.MOMENT_RIDGE)
+    gradient = metric.add_ridge(random_metric(generator, 9, 30), metric.GRADIENT_RIDGE)
+    curve = filter_splitting.curve(weight, moment, gradient, (1,))
+    together = filter_splitting.fit(weight, moment, gradient, curve, [2, 5], (1,))
+    for rank, parts in zip((2, 5), together, strict=True):
+        (alone,) = filter_splitting.fit(weight, moment, gradient, curve.lasting(), [rank], (1,))
+        for part, other in zip(parts, alone, strict=True):
+            assert torch.allclose(part, other, atol=1e-4 * float(other.abs().max()))
 
 
 def test_refining_helps_where_the_moment_is_no_kronecker_product():
@@ -98,7 +114,7 @@ def test_refining_helps_where_the_moment_is_no_kronecker_product():
     moment = metric.add_ridge(torch.block_diag(*blocks), metric.MOMENT_RIDGE)
     gradient = metric.add_ridge(random_metric(generator, 16, 64), metric.GRADIENT_RIDGE)
     curve = filter_splitting.curve(weight, moment, gradient, (0,))
-    better = filter_splitting.refine(weight, moment, gradient, curve.filters, 6, (0,))
+    ((better, _),) = filter_splitting.fit(weight, moment, gradient, curve, [6], (0,))
     assert best(weight, moment, gradient, better, (0,))[0] < 0.9 * float(curve.losses[6])
 
 

@@ -33,7 +33,7 @@ def statistics_key(
     """A hash of everything that the statistics depend on."""
     digest = hashlib.blake2b(digest_size=16)
     settings = [
-        4,
+        5,
         names,
         [structure.name for structure in structures],
         None if attack is None else asdict(attack),
@@ -49,12 +49,13 @@ def statistics_key(
 
 
 def write_statistics(file: Path, statistics: Statistics) -> None:
-    tensors = {"attacked": statistics.attacked}
+    tensors = {"attacked": statistics.attacked, "temperature": torch.tensor(statistics.temperature, dtype=torch.float64)}
     for name, layer in statistics.layers.items():
         tensors |= {f"{name}|moment": layer.moment, f"{name}|gradient": layer.gradient, f"{name}|alpha": layer.alpha}
         for structure, curves in statistics.curves[name].items():
             for group, found in enumerate(curves):
-                tensors |= {f"{name}|{structure}|{group}|{field}": tensor for field, tensor in vars(found).items()}
+                own = {field: part for field, part in vars(found).items() if part is not None}
+                tensors |= {f"{name}|{structure}|{group}|{field}": part for field, part in own.items()}
     write_atomically(file, save({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}))
     limit_cache(file.parent)
 
@@ -86,7 +87,13 @@ def read_statistics(
             for site in sites
         }
         return Statistics(
-            images=images, attacked=tensors["attacked"].cpu(), layers=layers, curves=curves, method=method, seed=seed
+            images=images,
+            attacked=tensors["attacked"].cpu(),
+            layers=layers,
+            curves=curves,
+            method=method,
+            seed=seed,
+            temperature=float(tensors["temperature"]),
         )
     except (SafetensorError, KeyError, TypeError, OSError):
         return None

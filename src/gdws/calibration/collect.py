@@ -16,7 +16,9 @@ from gdws.attacks.pgd import PGD
 from gdws.calibration.cache import read_statistics, statistics_key, write_statistics
 from gdws.calibration.hooks import Use, backpropagate, random_signs, record_uses, sampled_class
 from gdws.calibration.method import Calibrated, Method
+from gdws.calibration.robustness import settle_attack
 from gdws.calibration.sensitivity import attacked, squared_gradient_norms
+from gdws.calibration.softening import temperature_of
 from gdws.calibration.statistics import LayerStatistics, Statistics
 from gdws.calibration.trials import Trials, build_trials, measure_corrections
 from gdws.core.checks import Batches, check_differentiable, check_weights, checked_logits, unpack_batch
@@ -24,9 +26,11 @@ from gdws.core.execution import LARGEST_TEMPORARY, evaluating, full_precision, p
 from gdws.core.files import ensure_folder
 from gdws.core.progress import track
 from gdws.core.sites import Site, find_convolutions, patches
+from gdws.core.unwrap import unwrap
 from gdws.errors import GdwsError
 from gdws.structures import select_structures
 from gdws.structures.base import Curve, Structure
+from gdws.structures.metric import add_moment, mirror
 
 DEFAULT = Calibrated()
 
@@ -58,12 +62,14 @@ def calibrate(
     >>> gdws.plan(model, statistics, gdws.Macs(0.5)).macs <= 0.5
     True
     """
+    model = unwrap(model)
     check_weights(model)
     pictures, labels = gather_images(images)
     example = pictures[:1].to(*placement(model))
     with evaluating(model), torch.no_grad():
         checked_logits(model, example, labels)
         check_differentiable(model, example)
+    method = settle_attack(model, pictures, method)
     return collect_statistics(
         model, pictures, labels, replaceable(find(model, example, method)), method, seed=seed, cache=cache
     )
@@ -89,7 +95,7 @@ def collect_statistics(
     cache: Path | None = None,
 ) -> Statistics:
     """Statistics of these convolutions, and their curves for the method's structures."""
-    structures, attack = select_structures(method.structures), method.attack
+    structures, attack = select_structures(method.structures), method.settled_attack
     if not sites:
         return Statistics(images=images, attacked=images, layers={}, curves={}, method=method, seed=seed)
     key = statistics_key(model, images, labels, [site.name for site in sites], structures, attack, seed)
@@ -102,9 +108,18 @@ def collect_statistics(
     if cache is not None:
         ensure_folder(cache)
     with full_precision(), evaluating(model):
-        layers, adversarial = _collect(model, images, labels, sites, attack, seed)
-        curves = _curves(model, adversarial, sites, structures, layers, seed)
-    statistics = Statistics(images=images, attacked=adversarial, layers=layers, curves=curves, method=method, seed=seed)
+        temperature = temperature_of(_logits(model, images))
+        layers, adversarial = _collect(model, images, labels, sites, attack, seed, temperature)
+        curves = _curves(model, adversarial, sites, structures, layers, seed, temperature)
+    statistics = Statistics(
+        images=images,
+        attacked=adversarial,
+        layers=layers,
+        curves=curves,
+        method=method,
+        seed=seed,
+        temperature=temperature,
+    )
     if file is not None:
         write_statistics(file, statistics)
     return statistics
@@ -129,6 +144,7 @@ def _curves(
     structures: Sequence[Structure],
     layers: dict[str, LayerStatistics],
     seed: int,
+    temperature: float,
 ) -> dict[str, dict[str, list[Curve]]]:
     """Losses in the metric, then corrected by trials on the attacked images."""
     curves: dict[str, dict[str, list[Curve]]] = {}
@@ -140,17 +156,29 @@ def _curves(
         for structure in structures:
             if structure.fits(site.conv):
                 own = [structure.curve(weight, metric) for weight, metric in zip(weights, metrics, strict=True)]
-                curves[site.name][structure.name] = own
                 tried[site.name][structure.name] = build_trials(site, structure, own, metrics)
-    factors = measure_corrections(model, adversarial, sites, tried, curves, torch.Generator().manual_seed(seed))
+                curves[site.name][structure.name] = [curve.lasting() for curve in own]
+    factors = measure_corrections(model, adversarial, sites, tried, curves, torch.Generator().manual_seed(seed), temperature)
     return {
         name: {structure: [curve.scaled(factors[name][structure]) for curve in own] for structure, own in by_structure.items()}
         for name, by_structure in curves.items()
     }
 
 
+def _logits(model: nn.Module, images: Tensor) -> Tensor:
+    """Of the images as they are, on the CPU."""
+    with torch.no_grad():
+        return torch.cat([checked_logits(model, part.to(*placement(model))).float().cpu() for part in images.split(50)])
+
+
 def _collect(
-    model: nn.Module, images: Tensor, labels: Tensor | None, sites: Sequence[Site], attack: PGD | None, seed: int
+    model: nn.Module,
+    images: Tensor,
+    labels: Tensor | None,
+    sites: Sequence[Site],
+    attack: PGD | None,
+    seed: int,
+    temperature: float,
 ) -> tuple[dict[str, LayerStatistics], Tensor]:
     device, dtype = placement(model)
     generator = torch.Generator().manual_seed(seed)
@@ -166,16 +194,18 @@ def _collect(
         adversarial.append(x.detach().cpu())
         with record_uses(convolutions) as uses, torch.enable_grad():
             logits = checked_logits(model, x, truth)
-            for _ in backpropagate(logits, x, sampled_class(logits, generator)):
-                found = {name: _moments(convolutions[name], calls) for name, calls in uses.items()}
+            for _ in backpropagate(logits, x, sampled_class(logits, generator, temperature)):
+                for name, calls in uses.items():
+                    moment, gradient, _ = sums[name]
+                    _add_moments(convolutions[name], calls, moment, gradient)
             for _ in backpropagate(logits, x, random_signs(logits, generator)):
-                norms = {name: squared_gradient_norms(convolutions[name], calls) for name, calls in uses.items()}
-        for name, moments in found.items():
-            for total, value in zip(sums[name], (*moments, norms[name]), strict=True):
-                total += value
+                for name, calls in uses.items():
+                    sums[name][2].add_(squared_gradient_norms(convolutions[name], calls))
     layers = {}
-    for name, (moment, gradient, total_norms) in sums.items():
+    for name in list(sums):
         conv = convolutions[name]
+        upper, upper_gradient, total_norms = sums.pop(name)
+        moment, gradient = mirror(upper), mirror(upper_gradient)
         energy = gradient.diagonal(dim1=1, dim2=2).sum(1)[:, None, None]
         layers[name] = LayerStatistics(
             moment / energy.clamp_min(torch.finfo(energy.dtype).tiny),
@@ -196,9 +226,8 @@ def _zeros(conv: nn.Conv2d) -> tuple[Tensor, Tensor, Tensor]:
     )
 
 
-def _moments(conv: nn.Conv2d, uses: list[Use]) -> tuple[Tensor, Tensor]:
-    """Sums over samples and pixels of |g|^2 x x^T and g g^T, for each group."""
-    moment, gradient, _ = _zeros(conv)
+def _add_moments(conv: nn.Conv2d, uses: list[Use], moment: Tensor, gradient: Tensor) -> None:
+    """Add the sums over samples and pixels of |g|^2 x x^T and g g^T, for each group, above their diagonals."""
     inputs, outputs = moment.shape[1], gradient.shape[1]
     for use in uses:
         if use.gradient is None:
@@ -208,7 +237,5 @@ def _moments(conv: nn.Conv2d, uses: list[Use]) -> tuple[Tensor, Tensor]:
         for x, g in zip(use.input.split(rows), use.gradient.split(rows), strict=True):
             x = patches(conv, x).float().permute(1, 2, 0, 3).flatten(2)
             g = g.float().view(len(g), conv.groups, outputs, pixels).permute(1, 2, 0, 3).flatten(2)
-            x = x * g.norm(dim=1, keepdim=True)
-            moment += x @ x.mT
-            gradient += g @ g.mT
-    return moment, gradient
+            add_moment(moment, x * g.norm(dim=1, keepdim=True))
+            add_moment(gradient, g)

@@ -4,31 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from gdws.attacks import PGD
 from gdws.errors import GdwsError
 
 ATTACK = PGD(steps=7)
 """The attack on the calibration images: what adversarial training uses."""
+AUTO: Literal["auto"] = "auto"
+"""Attack the calibration images with ATTACK where the network has robustness to keep."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
     """The settings that all methods have in common.
 
-    attack      made first on the calibration images, and on those that Drop holds back; None for a network that is not meant
-                to be robust.
+    attack      made first on the calibration images, and on those that Drop holds back. None calibrates clean, for a network
+                that is not meant to be robust. "auto" looks first (gdws.calibration.robustness).
     exclude     shell patterns of convolutions to leave dense.
     keep_first  leave the first convolution dense, as the paper does.
     keep_1x1    leave 1x1 convolutions dense, as the paper does.
     """
 
     name: ClassVar[str]
-    attack: PGD | None = ATTACK
+    attack: PGD | Literal["auto"] | None = AUTO
     exclude: Sequence[str] = ()
     keep_first: bool = True
     keep_1x1: bool = True
+
+    @property
+    def settled_attack(self) -> PGD | None:
+        """The attack, where it is not left to a look at the network."""
+        assert not isinstance(self.attack, str), "gdws.calibration.robustness.settle_attack comes first"
+        return self.attack
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,8 +56,8 @@ class Calibrated(Method):
     An unknown structure or an unused pattern raises GdwsError when the method is used.
 
     >>> import gdws
-    >>> print(gdws.Calibrated(structures="gdws", exclude=["layer4.*"]).attack)
-    PGD-7 (l-inf, eps 8/255, step 2/255)
+    >>> gdws.Calibrated(structures="gdws", exclude=["layer4.*"]).attack
+    'auto'
     """
 
     name: ClassVar[str] = "calibrated"

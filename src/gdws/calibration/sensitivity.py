@@ -11,6 +11,7 @@ from gdws.core.checks import Batches, checked_logits, unpack_batch
 from gdws.core.execution import LARGEST_TEMPORARY, evaluating, placement
 from gdws.core.progress import track
 from gdws.core.sites import patches
+from gdws.core.unwrap import unwrap
 from gdws.errors import GdwsError
 
 TEMPORARY = {"cpu": 2**18, "cuda": 2**26}
@@ -47,6 +48,7 @@ def sensitivity(
     >>> alpha["layer1.0.conv1"].shape
     torch.Size([32])
     """
+    model = unwrap(model)
     device, dtype = placement(model)
     convolutions = {name: module for name, module in model.named_modules() if isinstance(module, nn.Conv2d)}
     generator = torch.Generator().manual_seed(seed)

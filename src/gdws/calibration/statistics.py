@@ -45,12 +45,13 @@ class LayerStatistics:
 class Statistics:
     """What `gdws.calibrate` collects about a network: good for any budget.
 
-    images    (N, C, H, W), the calibration images, on the CPU.
-    attacked  (N, C, H, W), the same after the method's attack.
-    layers    by layer name: its two moments and alpha (gdws.calibration.statistics.LayerStatistics).
-    curves    by layer name and structure: a gdws.structures.Curve for each group of the convolution.
-    method    the settings that they were collected with. gdws.plan uses them too, unless it is given others.
-    seed      of everything random.
+    images       (N, C, H, W), the calibration images, on the CPU.
+    attacked     (N, C, H, W), the same after the method's attack.
+    layers       by layer name: its two moments and alpha (gdws.calibration.statistics.LayerStatistics).
+    curves       by layer name and structure: a gdws.structures.Curve for each group of the convolution.
+    method       the settings that they were collected with. gdws.plan uses them too, unless it is given others.
+    seed         of everything random.
+    temperature  of the decisions in the metric (gdws.calibration.softening).
 
     >>> import gdws
     >>> model, images = gdws.models.embedded(), gdws.data.load("demo", "train").take(4)
@@ -66,11 +67,12 @@ class Statistics:
     curves: dict[str, dict[str, list[Curve]]]
     method: Calibrated
     seed: int
+    temperature: float = 1.0
 
     @property
     def attack(self) -> PGD | None:
         """The attack that the images were attacked with; None if they were not."""
-        return self.method.attack
+        return self.method.settled_attack
 
     def image_hashes(self) -> tuple[str, ...]:
         """A short hash of each calibration image, to tell whether other images are among them."""

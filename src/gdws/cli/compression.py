@@ -7,28 +7,31 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 import typer
 from rich.table import Table
 
-from gdws import data, models
+from gdws import data
 from gdws.attacks import PGD
 from gdws.calibration.collect import gather_images
-from gdws.calibration.method import METHODS, Calibrated, Method, method_of
+from gdws.calibration.method import AUTO, METHODS, Calibrated, Method, Uniform, method_of
 from gdws.cli import demo, tables
 from gdws.cli.options import (
+    Base,
     Device,
-    Eps,
     Json,
     Model,
     Seed,
+    Size,
     Weights,
     cache_folder,
     console,
     errors,
     fraction,
+    image_shape,
+    load_network,
     machine,
     usable_device,
     write_json,
@@ -42,7 +45,9 @@ from gdws.core.cost import network_cost
 from gdws.core.progress import shown
 from gdws.core.significance import images_to_bound
 from gdws.core.sites import find_convolutions
+from gdws.core.unwrap import unwrap
 from gdws.errors import GdwsError
+from gdws.models.names import base_of, is_folder
 from gdws.planning.budgets import KINDS, Budget, Macs
 from gdws.planning.latency.target import Target
 from gdws.planning.plan import HELD_OUT, TRAINING, plan_of
@@ -70,12 +75,13 @@ def demo_command(
 def inspect(
     model: Model = "demo",
     weights: Weights = None,
-    size: Annotated[int, typer.Option(help="height and width of the images")] = 32,
+    base: Base = None,
+    size: Size = None,
     json_file: Json = None,
 ) -> None:
     """List a model's convolutions: shape, cost, and what becomes of each or why it stays dense."""
-    network = models.resolve(model, weights)
-    example = torch.zeros(1, 3, size, size)
+    network = unwrap(load_network(model, weights, base=base))
+    example = torch.zeros(1, *image_shape(size, [network]))
     made = plan_of(network)
     if made is not None:
         console.print(tables.plan(made))
@@ -104,6 +110,7 @@ def compress(
     model: Model,
     out: Annotated[Path, typer.Option(help="folder for the compressed model")],
     weights: Weights = None,
+    base: Base = None,
     data_name: Annotated[str, typer.Option("--data", help=f"calibration images: {data.NAMES}")] = "demo",
     check: Annotated[
         str | None,
@@ -120,7 +127,11 @@ def compress(
         list[str], typer.Option(help=f"for method calibrated, repeatable: {', '.join((*FAMILIES, *STRUCTURES))}")
     ] = ["auto"],  # noqa: B006, typer copies it
     images: Annotated[int, typer.Option(help="training images to calibrate on")] = 500,
-    eps: Eps = "8/255",
+    robust: Annotated[
+        bool | None,
+        typer.Option(help="attack the calibration images, or do not; by default where the network has robustness to keep"),
+    ] = None,
+    eps: Annotated[str | None, typer.Option(help="radius of that l-inf attack, such as 8/255; 0 for none")] = None,
     exclude: Annotated[list[str] | None, typer.Option(help="pattern of layers to leave dense; repeatable")] = None,
     engine: Annotated[
         str,
@@ -148,12 +159,10 @@ def compress(
     given = {"Macs": macs, "Params": params, "Speedup": speedup, "Latency": latency, "Beta": beta, "Drop": drop}
     budget = _budget(given)
     target = Target(engine, precision, threads, batch)
-    network = models.resolve(model, weights).to(usable_device(device))
+    network = load_network(model, weights, base=base, layers=True).to(usable_device(device))
     train = data.load(data_name, "train", labels=False)
     calibration = train.take(images)
-    radius = fraction(eps)
-    attack = PGD(eps=radius, step=radius / 4, steps=7) if radius else None
-    settings = _method(method, structures, attack, exclude or ())
+    settings = _method(method, structures, _attack(robust, eps), exclude or ())
     unseen = _check_images(check, train, images, budget)
     with shown(Bar(errors)), warnings.catch_warnings():
         warnings.filterwarnings("ignore", r"Drop\(")  # the report says it too
@@ -169,9 +178,13 @@ def compress(
         )
         made = plan_of(compressed)
         assert made is not None
-        storage.save(compressed, out, force=force, base=model)
+        storage.save(compressed, out, force=force, base=base or (base_of(model) if is_folder(model) else model))
         example = calibration.take(1).images.float().expand(batch, -1, -1, -1) / 255
         found = report(network, compressed, example, precision=precision, threads=threads)
+    if settings.attack == AUTO and made.attack is None and made.method != Uniform.name:
+        console.print(
+            "The network has no robustness to keep, so it was calibrated on images as they are (--robust attacks them anyway)."
+        )
     console.print(tables.plan(made))
     console.print(tables.left(made))
     if made.measured is not None:
@@ -180,6 +193,10 @@ def compress(
     for warning in found.warnings:
         console.print(f"Warning: {warning}", style="bold red", markup=False, highlight=False, soft_wrap=True)
     console.print(f"saved to {out}", markup=False, highlight=False, soft_wrap=True)
+    saved = storage.read_record(out)
+    if not saved["exported"]:
+        reason = f"without model.onnx ({saved['not exported because']})"
+        console.print(f"{reason}: commands on it need {saved['base']}", markup=False, highlight=False, soft_wrap=True)
     cost, agreed = found.fidelity, {}
     if cost is not None:
         agreed = {"clean": cost.agreement} | ({} if cost.attacked_agreement is None else {"attacked": cost.attacked_agreement})
@@ -204,7 +221,16 @@ def _cache(folder: Path | None, none: bool) -> Path | None:
     return None if none else folder or cache_folder()
 
 
-def _method(name: str, structures: list[str], attack: PGD | None, exclude: Sequence[str]) -> Method:
+def _attack(robust: bool | None, eps: str | None) -> PGD | Literal["auto"] | None:
+    if robust is None and eps is None:
+        return AUTO
+    radius = fraction(eps or "8/255")
+    if robust is False and eps is not None and radius:
+        raise GdwsError(f"--no-robust together with --eps {eps}: expected one of them")
+    return PGD(eps=radius, step=radius / 4, steps=7) if robust is not False and radius else None
+
+
+def _method(name: str, structures: list[str], attack: PGD | Literal["auto"] | None, exclude: Sequence[str]) -> Method:
     shared: dict[str, Any] = {"attack": attack, "exclude": exclude}
     kind = type(method_of(name))
     return kind(**shared, structures=structures) if kind is Calibrated else kind(**shared)

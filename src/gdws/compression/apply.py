@@ -17,6 +17,7 @@ from gdws.core.checks import Batches, check_weights
 from gdws.core.execution import placement
 from gdws.core.progress import track
 from gdws.core.sites import find_convolutions, replace_modules
+from gdws.core.unwrap import unwrap
 from gdws.errors import GdwsError
 from gdws.planning.plan import HELD_BACK, LayerPlan, Plan, attach_plan
 from gdws.structures import STRUCTURES
@@ -41,6 +42,7 @@ def apply(model: nn.Module, plan: Plan, calibration: Batches | Statistics | None
     >>> gdws.plan_of(gdws.apply(model, plan)) == plan
     True
     """
+    model = unwrap(model)
     check_weights(model)
     for layer in plan.layers:
         _check_fits(model, layer)

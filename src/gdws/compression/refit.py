@@ -3,7 +3,9 @@
 Both networks run as one. Every convolution that is replaced becomes a pair whose input holds the original's half of the batch
 and the compressed network's half; all other modules treat the samples of a batch alike and are shared. When the forward pass
 reaches a pair, it knows what the compressed layer gets (x) and what the original gives (y), solves for the layer's mix,
-and goes on with the refitted layer. One forward pass therefore refits the whole network.
+and goes on with the refitted layer. One forward pass therefore refits the whole network. A layer that is called again is
+solved for all its calls so far; its earlier outputs are then out of date, so that a second pass, in which such layers stay as
+they are, refits the others.
 
 With z the features that the layer's bank makes of x, the mix P minimizes, summed over calibration images and output pixels,
 
@@ -18,13 +20,14 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from gdws.core.execution import LARGEST_TEMPORARY, full_precision, placement
 from gdws.core.progress import track
-from gdws.core.sites import replace_modules
+from gdws.core.sites import find_convolutions, replace_modules
 from gdws.structures.layers import FactoredConv2d
 
 ATTACK_WEIGHT = 16.0
@@ -38,13 +41,29 @@ LARGEST_MAP = {"cpu": 256 * 2**20, "cuda": 800 * 2**20}
 """Bytes of one feature map of all images together; some five of them are in memory at once. Bounds the images used."""
 
 
-class _Pair(nn.Module):
-    """steps: of a progress bar, one for each layer that is fitted."""
+@dataclass(frozen=True)
+class NormalEquations:
+    """Of least squares for a layer's mix: gram (groups, n, n) of its features, cross (groups, M, n) of targets with features,
+    and the energy of the targets, all float64."""
 
-    def __init__(self, conv: nn.Conv2d, layer: FactoredConv2d, steps: Iterator[int]) -> None:
+    gram: Tensor
+    cross: Tensor
+    energy: Tensor
+
+
+class _Pair(nn.Module):
+    """A convolution and the layer in its place.
+
+    uses     calls in one pass.
+    steps    of a progress bar, one for each call that refits the layer.
+    fitting  whether each call does.
+    """
+
+    def __init__(self, conv: nn.Conv2d, layer: FactoredConv2d, uses: int, steps: Iterator[int]) -> None:
         super().__init__()
-        self.conv, self.layer, self.steps = conv, layer, steps
-        self.fitted = False
+        self.conv, self.layer, self.uses, self.steps = conv, layer, uses, steps
+        self.fitting = True
+        self.earlier: list[NormalEquations] = []
 
     def forward(self, x: Tensor) -> Tensor:
         original, compressed = x.chunk(2)
@@ -52,9 +71,11 @@ class _Pair(nn.Module):
         y = first.new_empty(len(x), *first.shape[1:])
         target, output = y.chunk(2)
         _fill(target, self.conv, original)
-        if not self.fitted:
-            refit_mix(self.layer, compressed, target)
-            self.fitted = True
+        if self.fitting and self.layer.mixing.numel():
+            calls = [*self.earlier, normal_equations(self.layer, compressed, target)]
+            solve_mix(self.layer, calls)
+            self.earlier = calls if len(calls) < self.uses else []  # they are large
+        if self.fitting:
             next(self.steps, None)
         _fill(output, self.layer, compressed)
         return y
@@ -83,23 +104,28 @@ def refit(
     # A copy of the module tree that shares its tensors with the model.
     shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     shell = copy.deepcopy(model, shared).eval()
-    steps = track(range(len(layers)), f"refit on {len(images)} images", len(layers))
-    next(steps, None)
-    pairs = {name: _Pair(_conv(shell, name), layer, steps) for name, layer in layers.items()}
-    replace_modules(shell, {shell.get_submodule(name): pair for name, pair in pairs.items()})
     both = torch.cat([images, attacked]).to(device, dtype)
+    uses = {site.name: len(site.maps) for site in find_convolutions(model, both) if site.name in layers}
+    # Layers of one call are fitted once more where others have several, which only the end of a pass knows.
+    shared_by_calls = any(count > 1 for count in uses.values())
+    total = sum(uses.values()) + shared_by_calls * sum(count == 1 for count in uses.values())
+    steps = track(range(total), f"refit on {len(images)} images", total)
+    next(steps, None)
+    pairs = [_Pair(_conv(shell, name), layer, uses[name], steps) for name, layer in layers.items()]
+    replace_modules(shell, {pair.conv: pair for pair in pairs})
     with full_precision(), torch.no_grad(), closing(steps):
-        shell(torch.cat([both, both]))
+        for _ in range(2 if shared_by_calls else 1):
+            shell(torch.cat([both, both]))
+            for pair in pairs:
+                pair.fitting = pair.uses == 1
 
 
-def refit_mix(layer: FactoredConv2d, x: Tensor, y: Tensor) -> None:
-    """Solve for a layer's mix; x (2N, C, H, W) its input on clean, then attacked images, y the outputs wanted."""
-    features = layer.mixing[0].numel()
-    if features == 0:
-        return
-    outputs = layer.out_channels // layer.groups
+def normal_equations(layer: FactoredConv2d, x: Tensor, y: Tensor) -> NormalEquations:
+    """For a layer's mix; x (2N, C, H, W) its input on clean, then attacked images, y the outputs wanted."""
+    features, outputs = layer.mixing[0].numel(), layer.out_channels // layer.groups
     gram = torch.zeros(layer.groups, features, features, dtype=torch.float64, device=x.device)
     cross = torch.zeros(layer.groups, outputs, features, dtype=torch.float64, device=x.device)
+    energy = torch.zeros((), dtype=torch.float64, device=x.device)
     pixels = y[0, 0].numel()
     rows = max(1, LARGEST_TEMPORARY // (pixels * max(layer.groups * features, layer.out_channels) * 2))
 
@@ -119,10 +145,20 @@ def refit_mix(layer: FactoredConv2d, x: Tensor, y: Tensor) -> None:
         ):
             gram += weight * (z @ z.mT).double()
             cross += weight * (target @ z.mT).double()
+            energy += weight * target.square().sum()
+    return NormalEquations(gram, cross, energy)
+
+
+def solve_mix(layer: FactoredConv2d, calls: Sequence[NormalEquations]) -> None:
+    """Solve for a layer's mix, in place. Each call counts by the share of its targets' energy that is missed."""
+    largest = max(float(call.energy) for call in calls)
+    weights = [largest / float(call.energy) if call.energy > 0 else 1.0 for call in calls]
+    gram = torch.stack([weight * call.gram for weight, call in zip(weights, calls, strict=True)]).sum(0)
+    cross = torch.stack([weight * call.cross for weight, call in zip(weights, calls, strict=True)]).sum(0)
     diagonal = gram.diagonal(dim1=1, dim2=2)
     # A feature that is zero on all images keeps its weights.
     ridge = RIDGE * torch.where(diagonal > 0, diagonal, 1.0)
-    before = layer.mixing.detach().double().view(layer.groups, outputs, features)
+    before = layer.mixing.detach().double().view_as(cross)
     system = gram + torch.diag_embed(ridge)
     solution = torch.linalg.solve(system, (cross + before * ridge[:, None]).mT).mT
     layer.mixing.data.copy_(solution.reshape(layer.mixing.shape))

@@ -109,11 +109,15 @@ def report(
 ) -> Report:
     """Measure what a compression came to: print it, or read its fields.
 
-    images     (B, C, H, W) of the size and batch that will be run: both networks are timed on them, each in the fastest of the
-               engines that are installed. A plan for a budget of time brings the time that it was measured at instead.
-    check      held-out images, with labels or without; without any the report has what the plan has recorded.
-    precision  "float32", or "float16" on a GPU.
-    threads    of a CPU; as many as PyTorch has, if None.
+    model       the network as it was, and compressed: what gdws.compress made of it.
+    images      (B, C, H, W) of the size and batch that will be run: both networks are timed on them, each in the fastest of the
+                engines that are installed. A plan for a budget of time brings the time that it was measured at instead.
+    check       held-out images, with labels or without; without any the report has what the plan has recorded.
+    precision   "float32", or "float16" on a GPU.
+    threads     of a CPU; as many as PyTorch has, if None.
+
+    Returns a Report; its warnings say what should not be shipped unseen. Raises GdwsError when images of `check` were
+    calibrated on.
 
     >>> import gdws
     >>> model = gdws.models.embedded()
@@ -121,7 +125,7 @@ def report(
     >>> fast = gdws.apply(model, gdws.plan(model, [images], gdws.Macs(0.5), "uniform"))
     >>> found = gdws.report(model, fast, images)
     >>> str(found).splitlines()[2]
-    'MACs: 124.6 M before, 63.4 M after: 0.51 of the whole network'
+    'MACs: 124.6 M before, 63.2 M after: 0.51 of the whole network'
     """
     unpack_batch(images)
     made = plan_of(compressed)

@@ -7,11 +7,12 @@ from breaking this silently: images that were normalized twice, probabilities in
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from gdws.errors import GdwsError
+from gdws.errors import GdwsError, first_line
 
 Batches = Iterable[Tensor | tuple[Tensor, Tensor] | list[Tensor]]
 
@@ -34,9 +35,24 @@ def unpack_batch(batch: Tensor | tuple[Tensor, Tensor] | list[Tensor]) -> tuple[
     return images, labels
 
 
+def run_model(model: nn.Module, images: Tensor) -> Any:
+    """model(images). Whatever it raises becomes one sentence: most of it comes of images of another size."""
+    try:
+        return model(images)
+    except GdwsError:
+        raise
+    except TypeError as error:
+        raise GdwsError(
+            f"the model {type(model).__name__} cannot be called with images alone ({first_line(error)}): "
+            "expected a network with one input (B, C, H, W)"
+        ) from error
+    except Exception as error:
+        raise GdwsError(f"the model cannot run on images of shape {tuple(images.shape[1:])}: {first_line(error)}") from error
+
+
 def checked_logits(model: nn.Module, images: Tensor, labels: Tensor | None = None) -> Tensor:
     """model(images), which must be finite logits with a class for every label."""
-    logits = model(images)
+    logits = run_model(model, images)
     if not isinstance(logits, Tensor) or logits.ndim != 2 or len(logits) != len(images):
         shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
         raise GdwsError(f"the model returned {shape} for {len(images)} images: expected logits ({len(images)}, classes)")

@@ -12,8 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from gdws.core.checks import run_model
 from gdws.core.execution import evaluating
 from gdws.core.sites import Site
+from gdws.core.unwrap import unwrap
 
 
 @dataclass(frozen=True)
@@ -44,8 +46,9 @@ def network_cost(model: nn.Module, example: Tensor) -> Cost:
     >>> cost.macs, cost.parameters
     (124617984, 991658)
     """
+    model = unwrap(model)
     with evaluating(model), torch.no_grad(), FlopCounterMode(display=False) as counter:
-        model(example[:1])
+        run_model(model, example[:1])
     parameters = list(model.parameters())
     # Norms and biases that happen to be zero are still stored; pruned weights are not.
     stored = sum(int(p.count_nonzero()) if p.ndim > 1 else p.numel() for p in parameters)

@@ -75,6 +75,7 @@ class PairedChange:
 
     @property
     def total(self) -> int:
+        """Number of images."""
         return self.both + self.lost + self.gained + self.neither
 
     @property
@@ -103,8 +104,9 @@ class PairedChange:
 
     @property
     def score_interval(self) -> tuple[float, float]:
-        """95 % interval of `points`, however many images might have changed: Tango's (Statistics in Medicine 17, 1998), every
-        change that a score test accepts, as Wilson's is for a share.
+        """95 % interval of `points`, however many images might have changed.
+
+        Tango's (Statistics in Medicine 17, 1998): every change that a score test accepts, as Wilson's is for a share.
         """
         return -100 * _largest_loss(self.lost, self.gained, self.total), 100 * _largest_loss(self.gained, self.lost, self.total)
 

@@ -25,8 +25,9 @@ class Stored(Protocol):
 
 
 class Dataset:
-    """Images with a label each. Iterating gives batches of (float images (B, 3, H, W) in [0, 1], int64 labels (B,)), or of
-    images alone where there are no labels.
+    """Images with a label each, or without labels.
+
+    Iterating gives batches of (float images (B, 3, H, W) in [0, 1], int64 labels (B,)), or of images alone.
 
     name        what messages call it.
     images      uint8 (N, 3, H, W), or images in files, which are read batch by batch every time.

@@ -18,8 +18,9 @@ import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
-from gdws.core.checks import unpack_batch
-from gdws.core.execution import placement
+from gdws.core.checks import run_model, unpack_batch
+from gdws.core.execution import evaluating, placement
+from gdws.core.unwrap import unwrap
 from gdws.deploy.autotune import autotune, torch_compile
 from gdws.deploy.benchmark import bench
 from gdws.deploy.cuda_graph import graph_model
@@ -27,6 +28,7 @@ from gdws.deploy.fx.pack_weights import PackedModel
 from gdws.deploy.onnx import to_onnx, trace_model
 from gdws.deploy.quantize import is_quantized, quantize, quantize_openvino
 from gdws.deploy.runtimes import OnnxRuntime, OpenVino
+from gdws.deploy.straight_through import StraightThrough
 from gdws.errors import GdwsError
 
 Run = Callable[[Tensor], Tensor]
@@ -54,7 +56,7 @@ class Source:
         if not isinstance(self.network, nn.Module):
             return self.network
         path = self.folder / "model.onnx"
-        to_onnx(self.program, path, self.example)
+        to_onnx(self.network if isinstance(self.network, StraightThrough) else self.program, path, self.example)
         return path
 
 
@@ -162,7 +164,10 @@ def compile(
     if threads < 1:
         raise GdwsError(f"threads is {threads}: expected at least 1")
     unpack_batch(example)
-    network = model if isinstance(model, nn.Module) else Path(model)
+    network = unwrap(model) if isinstance(model, nn.Module) else Path(model)
+    if isinstance(network, nn.Module):
+        with evaluating(network), torch.no_grad():
+            run_model(network, example.to(*placement(network)))
     is_int8_file = isinstance(network, Path) and is_quantized(network)
     to_precision = "float32" if is_int8_file else precision
     if to_precision == "int8" and calibration is None:

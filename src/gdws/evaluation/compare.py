@@ -28,6 +28,7 @@ from gdws.core.distributed import SINGLE_PROCESS, ProcessGroup
 from gdws.core.execution import at_least_float32, evaluating, full_precision, placement
 from gdws.core.hashing import data_hash, weights_hash
 from gdws.core.progress import count_batches, note, track
+from gdws.core.unwrap import unwrap
 from gdws.errors import GdwsError
 from gdws.evaluation.comparison import NATURAL, Comparison, Trial, percent
 from gdws.evaluation.deployed import Deployed
@@ -86,7 +87,7 @@ def compare(
     True
     """
     deployed = deployed or {}
-    networks = {name: at_least_float32(model) for name, model in networks.items()}
+    networks = {name: at_least_float32(unwrap(model)) for name, model in networks.items()}
     labels_of = {str(attack): attack for attack in attacks}
     if len(labels_of) < len(attacks):
         raise GdwsError(f"attacks are {', '.join(map(str, attacks))}: expected each once")

@@ -4,6 +4,7 @@
 >>> model = models.resolve("demo")
 """
 
-from gdws.models.names import Normalized, embedded, resolve
+from gdws.core.unwrap import Normalized
+from gdws.models.names import embedded, resolve
 
 __all__ = ["Normalized", "embedded", "resolve"]

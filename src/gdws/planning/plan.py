@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 
 from gdws.core.significance import PairedChange, clopper_pearson
+from gdws.core.unwrap import innermost
 from gdws.errors import GdwsError
 from gdws.planning.budgets import KINDS, Budget
 
@@ -204,6 +205,7 @@ class Plan:
     images        short hashes of the calibration images, so that no accuracy is reported on them.
     measured      the time that it takes, where the budget is one of time (gdws.planning.plan.Measured); else None.
     tensor_cores  whether it was planned for them, in sizes that fill their blocks (gdws.planning.choose.fills_blocks).
+    image_shape   (C, H, W) of the images; None in plans that did not note it.
     fidelity      what it cost, where there were images to see that on (gdws.planning.plan.Fidelity); else None.
 
     >>> import gdws
@@ -224,6 +226,7 @@ class Plan:
     images: tuple[str, ...] = ()
     measured: Measured | None = None
     tensor_cores: bool = False
+    image_shape: tuple[int, int, int] | None = None
     fidelity: Fidelity | None = None
 
     @property
@@ -254,6 +257,7 @@ class Plan:
             "images": self.images,
             "measured": None if self.measured is None else asdict(self.measured),
             "tensor cores": self.tensor_cores,
+            "image shape": self.image_shape,
             "fidelity": None if self.fidelity is None else asdict(self.fidelity),
         }
         return json.dumps(record, indent=1)
@@ -278,9 +282,10 @@ class Plan:
                 measured=None if record["measured"] is None else Measured(**record["measured"]),
                 # Plans of earlier versions have a tile, or nothing.
                 tensor_cores=record.get("tensor cores", record.get("tile", 1) > 1),
+                image_shape=_shape(record.get("image shape")),
                 fidelity=_fidelity(record.get("fidelity")),
             )
-        except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+        except (json.JSONDecodeError, LookupError, TypeError, AttributeError) as error:
             raise GdwsError(
                 f"this is not a plan: {type(error).__name__} {error}, expected JSON that Plan.to_json wrote"
             ) from None
@@ -297,7 +302,7 @@ def plan_of(model: nn.Module) -> Plan | None:
     >>> gdws.plan_of(gdws.models.embedded()) is None
     True
     """
-    plan = getattr(model, "_gdws_plan", None)
+    plan = getattr(innermost(model), "_gdws_plan", None)
     return plan if isinstance(plan, Plan) else None
 
 
@@ -310,6 +315,10 @@ def _layer(entry: dict[str, Any]) -> LayerPlan:
     entry = dict(entry)
     ranks = entry.pop("kept") if "kept" in entry else entry["ranks"]
     return LayerPlan(**{**entry, "shape": tuple(entry["shape"]), "ranks": tuple(ranks)})
+
+
+def _shape(found: list[int] | None) -> tuple[int, int, int] | None:
+    return None if found is None else (int(found[0]), int(found[1]), int(found[2]))
 
 
 def _fidelity(entry: dict[str, Any] | None) -> Fidelity | None:

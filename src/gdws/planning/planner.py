@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from gdws.calibration.collect import collect_statistics, find, gather_images, replaceable
 from gdws.calibration.method import Calibrated, Method, Paper, Uniform
+from gdws.calibration.robustness import settle_attack
 from gdws.calibration.sensitivity import sensitivity
 from gdws.calibration.statistics import Statistics
 from gdws.core import cost
@@ -61,6 +62,8 @@ def plan_within(
     candidates = replaceable(sites)
     if not candidates:
         _check_dense_is_enough(budget, method, sites)
+    if given is None and not isinstance(method, Uniform):
+        method = settle_attack(model, images, method)
     choices: dict[str, Choice] = {}
     latencies, measured, attack = None, None, None
     statistics: Statistics | None = None
@@ -83,7 +86,9 @@ def plan_within(
                 structures = for_tensor_cores(structures, target)
             choices = choose_calibrated(candidates, structures, statistics, budget, tensor_cores=target is not None)
     elif isinstance(method, Paper):
-        attack, statistics = (method.attack if given is None or method.exact else given.attack), given
+        # Statistics say what their images were attacked with.
+        method, statistics = (method if given is None else replace(method, attack=given.attack)), given
+        attack = method.settled_attack
         if given is not None:
             _check_covers(given, candidates)
         if candidates:
@@ -101,6 +106,7 @@ def plan_within(
         images=() if isinstance(method, Uniform) else image_hashes(images),
         measured=measured,
         tensor_cores=target is not None and not budget.is_measured,
+        image_shape=(images.shape[1], images.shape[2], images.shape[3]),
     )
     return plan, statistics
 
@@ -163,7 +169,7 @@ def _alphas(
     batches: Batches = images.split(size)
     if labels is not None:
         batches = zip(images.split(size), labels.split(size), strict=True)
-    return sensitivity(model, batches, exact=method.exact, attack=method.attack, seed=seed)
+    return sensitivity(model, batches, exact=method.exact, attack=method.settled_attack, seed=seed)
 
 
 def _layer_plan(site: Site, choice: Choice | None, latencies: Latencies | None) -> LayerPlan:

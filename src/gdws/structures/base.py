@@ -37,6 +37,10 @@ class Curve(Protocol):
         """The same banks with losses multiplied by factors (n + 1,), and not increasing again."""
         ...
 
+    def lasting(self) -> Curve:
+        """Without what is large and only makes `build` faster."""
+        ...
+
 
 class Structure(ABC):
     """A way to factorize a convolution. Subclass it for one of your own (docs/how-to/add-a-structure.md).
@@ -97,7 +101,6 @@ class Structure(ABC):
     def ranks(self, curves: Sequence[Curve], size: int) -> tuple[int, ...]:
         """What a plan records of a `size` on the `curves` of all groups: enough for `build`, and for people to edit."""
 
-    @abstractmethod
     def build(
         self, conv: nn.Conv2d, ranks: tuple[int, ...], curves: Sequence[Curve], metrics: Sequence[Metric]
     ) -> FactoredConv2d:
@@ -105,6 +108,18 @@ class Structure(ABC):
 
         conv                the convolution.
         ranks               what a plan recorded (`ranks`).
+        curves and metrics  of each group.
+        """
+        (layer,) = self.build_several(conv, [ranks], curves, metrics)
+        return layer
+
+    @abstractmethod
+    def build_several(
+        self, conv: nn.Conv2d, ranks: Sequence[tuple[int, ...]], curves: Sequence[Curve], metrics: Sequence[Metric]
+    ) -> list[FactoredConv2d]:
+        """The layers of several `ranks` in the place of one convolution: what they have in common is computed once.
+
+        conv                the convolution.
         curves and metrics  of each group.
         """
 

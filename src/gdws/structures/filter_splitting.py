@@ -10,16 +10,19 @@ S ~ S2 (x) S1 of the moment: in that metric the best R filters are the leading r
 (F^1/2 (x) S2^1/2) W S1^1/2, W written as (M k2) x (C k1), for every R at once. They are then judged by the true S: with V in
 this order and V S V^T = L L^T, the feature k takes the loss b_k^T F b_k away, b_k the columns of W S V^T L^-T.
 
-Once the rank is known, `refined` improves on the first R filters in the true metric by combining more of them. With P the best
+Once the rank is known, `refine` improves on the first R filters in the true metric by combining more of them. With P the best
 mix for U, the gradient of the loss by U is -2 sum_j P_j^T F ((W - P V) S)_j over the taps j of the second stage (P's own change
-does not matter at its optimum), and all of it can be written in the features of the filters that are combined.
+does not matter at its optimum), and all of it can be written in the features of the filters that are combined. The curvature
+along filter r is w_r = sum_j P_jr^T F P_jr times the features' energy: it falls by orders of magnitude from the first filter to
+the last, so the search is for sqrt(w_r) U_r (scaling a filter changes no loss), on features of unit energy.
 
 Shapes: weight (M, C, kh, kw); moment S (C kh kw, C kh kw); gradient F (M, M); filters U (R, C k1); all float64.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -28,56 +31,103 @@ from gdws.structures import metric
 
 Axes = tuple[int, ...]
 
-WIDER, STEPS = 3, 20
-"""`refined` looks among this many times the filters, by so many steps of L-BFGS."""
+WIDER, STEPS = 3, 8
+"""`refine` looks among this many times the filters, by so many steps of L-BFGS."""
 
 KRONECKER_STEPS = 3
 """Alternations towards the nearest Kronecker product; it converges like a power iteration on an all but rank-one matrix."""
 
 
 @dataclass(frozen=True)
+class Equations:
+    """Least squares for the mix of R filters: gram V S V^T (R k2, R k2) and cross W S V^T (M, R k2)."""
+
+    gram: Tensor
+    cross: Tensor
+
+    def leading(self, features: int) -> Equations:
+        """Those of the first features only."""
+        return Equations(self.gram[:features, :features], self.cross[:, :features])
+
+    def combined(self, combinations: Tensor, taps: int) -> Equations:
+        """Those of combinations (R', R) of the filters."""
+        count, outputs = combinations.shape[0] * taps, len(self.cross)
+        half = combinations @ self.gram.reshape(combinations.shape[1], -1)
+        gram = combinations @ half.view(count, -1).T.reshape(combinations.shape[1], -1)
+        cross = combinations @ self.cross.reshape(outputs, -1, taps)
+        return Equations(gram.view(count, count), cross.reshape(outputs, count))
+
+    def solution(self) -> Tensor:
+        """The best mix P (M, R k2)."""
+        found: Tensor = torch.linalg.solve((self.gram + self.gram.T) / 2, self.cross.T)
+        return found.T
+
+
+@dataclass(frozen=True)
 class SplitCurve:
-    """Filters (R, C k1), the most useful first, and losses (R + 1,), not increasing: those with the first 0 ... R kept."""
+    """Filters (R, C k1), the most useful first, and losses (R + 1,), not increasing: those with the first 0 ... R kept.
+
+    equations: of all filters, while they are at hand to build layers from. They are large, and can be computed anew.
+    """
 
     filters: Tensor
     losses: Tensor
+    equations: Equations | None = field(default=None, repr=False, compare=False)
 
     def scaled(self, factors: Tensor) -> SplitCurve:
         return replace(self, losses=(self.losses * factors).cummin(0).values)
 
+    def lasting(self) -> SplitCurve:
+        return replace(self, equations=None)
+
 
 def curve(weight: Tensor, moment: Tensor, gradient: Tensor, axes: Axes) -> SplitCurve:
     """Filters for every rank at which two stages have fewer weights than the convolution, and their exact losses."""
-    taps, parts = _by_tap(weight, axes), _moment_by_tap(weight, moment, axes)
-    filters = _leading_filters(taps, parts, gradient, most_filters(tuple(weight.shape), axes))
-    gram, cross = _normal_equations(taps, parts, filters)
-    triangle = torch.linalg.cholesky(gram)
-    explained = torch.linalg.solve_triangular(triangle, cross.T, upper=False).T
+    parts, flat = _moment_by_tap(weight, moment, axes), weight.flatten(1)
+    filters = _leading_filters(weight, parts, gradient, axes)
+    seen = flat @ moment
+    equations = _equations(_by_tap(seen.view_as(weight), axes), parts, filters)
+    triangle = torch.linalg.cholesky(equations.gram)
+    explained = torch.linalg.solve_triangular(triangle, equations.cross.T, upper=False).T
     gains = ((gradient @ explained) * explained).sum(0).view(len(filters), -1).sum(1)
-    flat = weight.flatten(1)
-    total = ((gradient @ flat) * (flat @ moment)).sum()
+    total = ((gradient @ flat) * seen).sum()
     losses = torch.cat([total[None], total - gains.cumsum(0)]).clamp_min(0)
-    return SplitCurve(filters, losses.cummin(0).values.cpu())
+    return SplitCurve(filters, losses.cummin(0).values.cpu(), equations)
 
 
-def refine(weight: Tensor, moment: Tensor, gradient: Tensor, filters: Tensor, rank: int, axes: Axes) -> Tensor:
-    """`rank` combinations of the given filters that lose less in the true metric than the first ones: (rank, C k1)."""
-    basis = filters[: WIDER * rank]
-    gram, cross = _normal_equations(_by_tap(weight, axes), _moment_by_tap(weight, moment, axes), basis)
-    size, outputs = len(basis), len(weight)
-    taps = len(gram) // size
-    # Of unit energy, the basis is all but orthonormal: float32 does, and L-BFGS needs no other preconditioner.
-    parts = gram.view(size, taps, size, taps).permute(1, 3, 0, 2)
+def fit(
+    weight: Tensor, moment: Tensor, gradient: Tensor, curve: SplitCurve, ranks: Sequence[int], axes: Axes
+) -> list[tuple[Tensor, Tensor]]:
+    """For each rank, as many filters (rank, C k1) that lose less than the curve's first, and their best mix (M, rank, k2)."""
+    filters, equations = curve.filters.double(), curve.equations
+    if equations is None:
+        filters = filters[: WIDER * max(ranks)]
+        seen = (weight.flatten(1) @ moment).view_as(weight)
+        equations = _equations(_by_tap(seen, axes), _moment_by_tap(weight, moment, axes), filters)
+    taps = len(equations.gram) // len(filters)
+    found = []
+    for rank in ranks:
+        basis = filters[: WIDER * rank]
+        own = equations.leading(len(basis) * taps)
+        combinations = refine(own, gradient, len(basis), rank)
+        mix = own.combined(combinations, taps).solution()
+        found.append((combinations @ basis, mix.view(len(weight), rank, taps)))
+    return found
+
+
+def refine(equations: Equations, gradient: Tensor, size: int, rank: int) -> Tensor:
+    """`rank` combinations of `size` filters that lose less in the true metric than the first ones: (rank, size)."""
+    outputs, taps = len(equations.cross), len(equations.gram) // size
+    # Of unit energy, the filters are all but orthonormal, and float32 does.
+    parts = equations.gram.view(size, taps, size, taps).permute(1, 3, 0, 2)
     energy = parts.diagonal(dim1=0, dim2=1).sum(2).diagonal().rsqrt()
     parts = (parts * energy * energy[:, None]).float().contiguous()
-    target = (cross.view(outputs, size, taps).permute(2, 0, 1) * energy).float().contiguous()
+    target = (equations.cross.view(outputs, size, taps).permute(2, 0, 1) * energy).float().contiguous()
     gradient = gradient.float()
     scale = float((target * (gradient @ target)).sum())
-    found = torch.eye(rank, size, device=weight.device, requires_grad=True)
 
-    @torch.no_grad()
-    def loss_and_gradient() -> Tensor:
-        current = found.detach()
+    def explain(current: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The share of the loss that filters (rank, size) take away, its slope by them, and w (rank,) over `scale`."""
         seen = parts @ current.T
         system = (current @ seen).permute(2, 0, 3, 1).reshape(rank * taps, -1)
         wanted = (target @ current.T).permute(1, 2, 0).reshape(outputs, -1)
@@ -86,21 +136,25 @@ def refine(weight: Tensor, moment: Tensor, gradient: Tensor, filters: Tensor, ra
         explained: Tensor = (felt * wanted).sum() / scale
         felt, best = felt.view(-1, rank, taps), best.reshape(-1, rank, taps)
         mixed = torch.einsum("mrj,msi->jirs", felt, best)
-        slope = torch.einsum("jirs,jias->ra", mixed, seen) - torch.einsum("mrj,jma->ra", felt, target)
-        found.grad = 2 * slope / scale
+        slope = torch.einsum("mrj,jma->ra", felt, target) - torch.einsum("jirs,jias->ra", mixed, seen)
+        return explained, 2 * slope / scale, (felt * best).sum((0, 2)) / scale
+
+    first = torch.eye(rank, size, device=gradient.device)
+    with torch.no_grad():
+        curvature = explain(first)[2]
+    lengths = curvature.clamp_min(1e-6 * float(curvature.max())).sqrt()[:, None]
+    found = (lengths * first).requires_grad_(True)
+
+    @torch.no_grad()
+    def loss_and_gradient() -> Tensor:
+        explained, slope, _ = explain(found.detach() / lengths)
+        found.grad = -slope / lengths
         return -explained
 
     search = torch.optim.LBFGS([found], max_iter=STEPS, history_size=STEPS, line_search_fn="strong_wolfe")
     search.step(loss_and_gradient)
-    improved: Tensor = (found.detach().double() * energy) @ basis
-    return improved if bool(improved.isfinite().all()) else basis[:rank]
-
-
-def best_mix(weight: Tensor, moment: Tensor, filters: Tensor, axes: Axes) -> Tensor:
-    """The best weights of the second stage for these filters: (M, R, k2)."""
-    gram, cross = _normal_equations(_by_tap(weight, axes), _moment_by_tap(weight, moment, axes), filters)
-    found: Tensor = torch.linalg.solve(gram, cross.T)
-    return found.T.reshape(len(weight), len(filters), -1)
+    improved = (found.detach() / lengths).double() * energy
+    return improved if bool(improved.isfinite().all()) else torch.eye(rank, size, dtype=energy.dtype, device=energy.device)
 
 
 def most_filters(weight_shape: tuple[int, ...], axes: Axes) -> int:
@@ -140,14 +194,16 @@ def _moment_by_tap(weight: Tensor, moment: Tensor, axes: Axes) -> Tensor:
 
 def _kronecker(parts: Tensor) -> tuple[Tensor, Tensor]:
     """S2 (k2, k2) and S1 (C k1, C k1), symmetric and positive definite, with S ~ S2 (x) S1."""
-    second = torch.eye(len(parts), dtype=parts.dtype, device=parts.device)
+    rows = parts.flatten(0, 1).flatten(1)
+    second = torch.eye(len(parts), dtype=parts.dtype, device=parts.device).flatten()
     for _ in range(KRONECKER_STEPS):
-        first = torch.tensordot(second / second.square().sum(), parts, 2)
-        second = torch.einsum("ijab,ab->ij", parts, first / first.square().sum())
-    return second, first
+        first = (second / second.square().sum()) @ rows
+        second = rows @ (first / first.square().sum())
+    return second.view(parts.shape[:2]), first.view(parts.shape[2:])
 
 
-def _leading_filters(taps: Tensor, parts: Tensor, gradient: Tensor, limit: int) -> Tensor:
+def _leading_filters(weight: Tensor, parts: Tensor, gradient: Tensor, axes: Axes) -> Tensor:
+    taps, limit = _by_tap(weight, axes), most_filters(tuple(weight.shape), axes)
     count, outputs, inputs = taps.shape
     second, first = _kronecker(parts)
     rooted = torch.einsum("ij,jmn->imn", metric.matrix_roots(second)[0], metric.matrix_roots(gradient)[0] @ taps)
@@ -166,10 +222,13 @@ def _leading_filters(taps: Tensor, parts: Tensor, gradient: Tensor, limit: int) 
     return unit
 
 
-def _normal_equations(taps: Tensor, parts: Tensor, filters: Tensor) -> tuple[Tensor, Tensor]:
-    """V S V^T (R k2, R k2) and W S V^T (M, R k2)."""
-    count, outputs, _ = taps.shape
-    seen = parts @ filters.T
-    gram = (filters @ seen).permute(2, 0, 3, 1).reshape(len(filters) * count, -1)
-    cross = torch.einsum("imn,ijnr->mrj", taps, seen).reshape(outputs, -1)
-    return (gram + gram.T) / 2, cross
+def _equations(seen: Tensor, parts: Tensor, filters: Tensor) -> Equations:
+    """From W S (k2, M, C k1) and S (k2, k2, C k1, C k1), by taps. A pair of taps the other way round gives the transpose."""
+    taps, count = len(parts), len(filters)
+    gram = filters.new_empty(count, taps, count, taps)
+    for i in range(taps):
+        for j in range(i + 1):
+            pair = filters @ parts[i, j] @ filters.T
+            gram[:, i, :, j], gram[:, j, :, i] = pair, pair.T
+    cross = (seen @ filters.T).permute(1, 2, 0)
+    return Equations(gram.view(count * taps, count * taps), cross.reshape(cross.shape[0], -1))

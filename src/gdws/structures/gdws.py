@@ -11,7 +11,7 @@ from gdws.core.sites import Site
 from gdws.errors import GdwsError
 from gdws.structures import kernel_elimination
 from gdws.structures.base import Curve, Metric, Structure
-from gdws.structures.layers import GDWSConv2d
+from gdws.structures.layers import FactoredConv2d, GDWSConv2d
 from gdws.structures.mego_lego import Factors, assemble
 
 GRAINS = {256: 16, 64: 8}
@@ -50,14 +50,10 @@ class GDWS(Structure):
     def ranks(self, curves: Sequence[Curve], size: int) -> tuple[int, ...]:
         return tuple(torch.cat([_own(curve).distribution(size) for curve in curves]).tolist())
 
-    def build(self, conv: nn.Conv2d, ranks: tuple[int, ...], curves: Sequence[Curve], metrics: Sequence[Metric]) -> GDWSConv2d:
-        per_group = torch.tensor(ranks, device=conv.weight.device).view(conv.groups, -1)
-        weights = conv.weight.detach().double().view(conv.groups, -1, *conv.weight.shape[1:])
-        parts = []
-        for g, weight, curve, (moment, _) in zip(per_group, weights, curves, metrics, strict=True):
-            channels, kernels = _own(curve).leading(g)
-            parts.append((channels, kernels, kernel_elimination.best_mix(weight.flatten(2), moment, channels, kernels)))
-        return GDWSConv2d.from_factors(_joined(conv, per_group, parts), conv)
+    def build_several(
+        self, conv: nn.Conv2d, ranks: Sequence[tuple[int, ...]], curves: Sequence[Curve], metrics: Sequence[Metric]
+    ) -> list[FactoredConv2d]:
+        return [self._build_one(conv, each, curves, metrics) for each in ranks]
 
     def build_empty(self, conv: nn.Conv2d, ranks: tuple[int, ...]) -> GDWSConv2d:
         return GDWSConv2d.like(conv, torch.arange(conv.in_channels).repeat_interleave(torch.tensor(ranks)))
@@ -72,6 +68,17 @@ class GDWS(Structure):
 
     def describe(self, ranks: tuple[int, ...]) -> str:
         return f"gdws, {sum(ranks)} kernels"
+
+    def _build_one(
+        self, conv: nn.Conv2d, ranks: tuple[int, ...], curves: Sequence[Curve], metrics: Sequence[Metric]
+    ) -> GDWSConv2d:
+        per_group = torch.tensor(ranks, device=conv.weight.device).view(conv.groups, -1)
+        weights = conv.weight.detach().double().view(conv.groups, -1, *conv.weight.shape[1:])
+        parts = []
+        for g, weight, curve, (moment, _) in zip(per_group, weights, curves, metrics, strict=True):
+            channels, kernels = _own(curve).leading(g)
+            parts.append((channels, kernels, kernel_elimination.best_mix(weight.flatten(2), moment, channels, kernels)))
+        return GDWSConv2d.from_factors(_joined(conv, per_group, parts), conv)
 
 
 def _own(curve: Curve) -> kernel_elimination.Curve:

@@ -21,6 +21,9 @@ AT_ONCE = 128
 ROUND = 0.04
 """Share of the kernels that one round of the elimination takes away."""
 
+COMPACT = 0.8
+"""Share of the rows of a matrix that are still in use when it is copied without the others."""
+
 
 @dataclass(frozen=True)
 class Curve:
@@ -36,6 +39,9 @@ class Curve:
 
     def scaled(self, factors: Tensor) -> Curve:
         return replace(self, losses=(self.losses * factors).cummin(0).values)
+
+    def lasting(self) -> Curve:
+        return self
 
     def distribution(self, kept: int) -> Tensor:
         """g (C,) with the first `kept` candidates."""
@@ -61,31 +67,42 @@ def curve(weight: Tensor, moment: Tensor, gradient: Tensor) -> Curve:
     """
     outputs, channels, taps = weight.shape
     kernels = candidate_kernels(weight, moment, gradient)
-    basis = torch.block_diag(*kernels)
-    projected = basis @ moment @ basis.T
-    inverse = torch.cholesky_inverse(torch.linalg.cholesky(projected))
+    inverse = torch.cholesky_inverse(torch.linalg.cholesky(_projected(kernels, moment)))
     # W = P V exactly while all candidates are there.
     mix = torch.linalg.solve(kernels.mT, weight.permute(1, 2, 0)).reshape(channels * taps, outputs).T
-    alive = torch.arange(channels * taps, device=weight.device)
+    # Rows and columns of what is removed become zero. They go when they are many: to copy the rest takes as long as a round.
+    number = torch.arange(channels * taps, device=weight.device)
+    gone = torch.zeros_like(number, dtype=torch.bool)
+    left = len(number)
     removed, losses = [], [0.0]
-    while len(alive):
-        scores = ((gradient @ mix) * mix).sum(0) / inverse.diagonal()
-        ranking = scores.argsort()
-        count = max(1, int(len(alive) * ROUND))
-        out, stay = ranking[:count], ranking[count:].sort().values
-        block = torch.linalg.cholesky(inverse[out][:, out])
-        carried = torch.cholesky_solve(inverse[out][:, stay], block)
-        lost = mix[:, out]
+    while left:
+        if left < COMPACT * len(number):
+            stay = (~gone).nonzero()[:, 0]
+            inverse, mix = inverse[stay][:, stay], mix[:, stay]
+            number, gone = number[stay], gone[stay]
+        scores = (((gradient @ mix) * mix).sum(0) / inverse.diagonal()).masked_fill(gone, torch.inf)
+        out = scores.argsort()[: max(1, int(left * ROUND))]
+        columns, lost = inverse[:, out], mix[:, out]
+        block = torch.linalg.cholesky(columns[out])
+        carried = torch.cholesky_solve(columns.T, block)
         cost = float(((gradient @ lost) * torch.cholesky_solve(lost.T, block).T).sum())
         share = scores[out].clamp_min(0).cumsum(0)
         share = share / share[-1] if float(share[-1]) > 0 else torch.ones_like(share)
         losses += (losses[-1] + max(cost, 0.0) * share).tolist()
-        removed.append(alive[out])
-        mix = mix[:, stay] - lost @ carried
-        inverse = inverse[stay][:, stay] - inverse[stay][:, out] @ carried
-        alive = alive[stay]
+        removed.append(number[out])
+        mix.addmm_(lost, carried, alpha=-1)
+        inverse.addmm_(columns, carried, alpha=-1)
+        gone[out] = True
+        left -= len(out)
     order = torch.cat(removed).flip(0)
     return Curve(kernels, order, torch.tensor(losses, dtype=torch.float64).flip(0).cummin(0).values)
+
+
+def _projected(kernels: Tensor, moment: Tensor) -> Tensor:
+    """V S V^T for the bank V of all candidates, which is zero but for a block of each channel."""
+    channels, taps, _ = kernels.shape
+    seen = (kernels @ moment.view(channels, taps, -1)).flatten(0, 1)
+    return (kernels @ seen.T.reshape(channels, taps, -1)).flatten(0, 1)
 
 
 def candidate_kernels(weight: Tensor, moment: Tensor, gradient: Tensor) -> Tensor:

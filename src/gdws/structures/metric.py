@@ -25,6 +25,21 @@ MOMENT_RIDGE = 1e-3
 GRADIENT_RIDGE = 1e-3
 """Of the mean diagonal: keeps moments from few samples, or of dead channels, invertible."""
 
+BLOCK = 256
+"""Rows of a second moment that are summed at a time."""
+
+
+def add_moment(total: Tensor, rows: Tensor, weight: float = 1.0) -> None:
+    """total (groups, n, n) += weight x x^T for x (groups, n, P): on its diagonal and above, for half the work (`mirror`)."""
+    for start in range(0, total.shape[1], BLOCK):
+        part = slice(start, start + BLOCK)
+        total[:, part, start:].baddbmm_(rows[:, part], rows[:, start:].mT, alpha=weight)
+
+
+def mirror(upper: Tensor) -> Tensor:
+    """The symmetric matrices (groups, n, n) that have these on their diagonals and above."""
+    return upper.triu() + upper.triu(1).mT
+
 
 def add_ridge(matrix: Tensor, ridge: float) -> Tensor:
     """float64, with a ridge in proportion to the matrix's own scale; the identity for an all-zero matrix."""

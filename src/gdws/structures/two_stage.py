@@ -11,7 +11,7 @@ from gdws.core.sites import Site
 from gdws.errors import GdwsError
 from gdws.structures import filter_splitting
 from gdws.structures.base import Curve, Metric, Structure
-from gdws.structures.layers import TwoStageConv2d
+from gdws.structures.layers import FactoredConv2d, TwoStageConv2d
 
 GRAINS = {128: 8, 32: 4}
 """Steps between ranks, for curves of at least so many: vector units take channels by eights or fours."""
@@ -41,7 +41,7 @@ class Split(Structure):
         return range(step, len(curve.losses), step)
 
     def curve_from_tensors(self, tensors: dict[str, Tensor]) -> filter_splitting.SplitCurve:
-        return filter_splitting.SplitCurve(**tensors)
+        return filter_splitting.SplitCurve(tensors["filters"], tensors["losses"])
 
     def parameters(self, conv: nn.Conv2d, size: int) -> int:
         first, second = self._stage_taps(conv)
@@ -61,21 +61,20 @@ class Split(Structure):
     def ranks(self, curves: Sequence[Curve], size: int) -> tuple[int, ...]:
         return (size,)
 
-    def build(
-        self, conv: nn.Conv2d, ranks: tuple[int, ...], curves: Sequence[Curve], metrics: Sequence[Metric]
-    ) -> TwoStageConv2d:
-        (rank,) = ranks
-        layer = self.build_empty(conv, ranks)
+    def build_several(
+        self, conv: nn.Conv2d, ranks: Sequence[tuple[int, ...]], curves: Sequence[Curve], metrics: Sequence[Metric]
+    ) -> list[FactoredConv2d]:
+        layers = [self.build_empty(conv, each) for each in ranks]
         weights = conv.weight.detach().double().view(conv.groups, -1, *conv.weight.shape[1:])
-        firsts, seconds = [], []
-        for weight, curve, (moment, gradient) in zip(weights, curves, metrics, strict=True):
+        groups = []
+        for weight, curve, metric in zip(weights, curves, metrics, strict=True):
             assert isinstance(curve, filter_splitting.SplitCurve)
-            filters = filter_splitting.refine(weight, moment, gradient, curve.filters.double(), rank, self.axes)
-            firsts.append(filters)
-            seconds.append(filter_splitting.best_mix(weight, moment, filters, self.axes))
-        layer.first.data.copy_(torch.cat(firsts).view_as(layer.first))
-        layer.second.data.copy_(torch.cat(seconds).reshape(layer.second.shape))
-        return layer
+            groups.append(filter_splitting.fit(weight, *metric, curve, [rank for (rank,) in ranks], self.axes))
+        for layer, parts in zip(layers, zip(*groups, strict=True), strict=True):
+            firsts, seconds = zip(*parts, strict=True)
+            layer.first.data.copy_(torch.cat(firsts).view_as(layer.first))
+            layer.second.data.copy_(torch.cat(seconds).reshape(layer.second.shape))
+        return list(layers)
 
     def build_empty(self, conv: nn.Conv2d, ranks: tuple[int, ...]) -> TwoStageConv2d:
         return TwoStageConv2d.like(conv, ranks[0], self.axes)

@@ -12,9 +12,9 @@ from gdws.attacks import PGD
 from gdws.deploy.onnx import to_onnx
 from gdws.deploy.quantize import quantize
 from gdws.deploy.runtimes import OnnxRuntime
+from gdws.deploy.straight_through import StraightThrough
 from gdws.errors import GdwsError
 from gdws.evaluation.accuracy import evaluate
-from gdws.evaluation.straight_through import StraightThrough
 
 
 @pytest.fixture(scope="module")
@@ -84,23 +84,54 @@ class Pools(nn.Module):
         return self.head(x.flatten(1))
 
 
-@pytest.mark.parametrize("precision", ["float32", "int8"])
-def test_operators_of_other_networks(tmp_path, precision):
+class Apart(nn.Module):
+    """Half of the channels and half of the pixels on ways of their own; a little of attention."""
+
+    def forward(self, x):
+        left, right = x.chunk(2, 1)
+        x = torch.cat([right[:, :, 1::2, ::2], nn.functional.pad(left, (0, 0, 1, 1), mode="reflect")[:, :, :-2:2, 1::2]], 1)
+        x = x * x.amax((2, 3), keepdim=True).sigmoid() + x * torch.softmax(x.mean((2, 3)), 1)[:, :, None, None]
+        flat = x.flatten(2)
+        x = (flat @ flat.transpose(1, 2)).softmax(-1) @ flat
+        return nn.functional.normalize(x.unflatten(2, (16, 16)), dim=1)
+
+
+def mixture():
+    """Layers that other families of networks have, one after another."""
+    layers = [nn.Hardswish(), nn.Hardsigmoid(), nn.SiLU(), nn.GELU(), nn.GELU("tanh"), nn.LeakyReLU(), nn.PReLU(), nn.ELU()]
+    layers += [nn.Tanh(), nn.Softplus(), nn.Mish(), nn.GroupNorm(2, 8), nn.InstanceNorm2d(8, affine=True), Apart()]
+    layers += [
+        nn.LayerNorm([8, 16, 16]),
+        nn.ChannelShuffle(2),
+        nn.AvgPool2d(3, 2, 1),
+        nn.AvgPool2d(3, 1, 1, count_include_pad=False),
+    ]
+    layers += [nn.PixelShuffle(2), nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(32, 5)]
+    return nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), *layers)
+
+
+@pytest.mark.parametrize(("build", "precision"), [(Pools, "float32"), (Pools, "int8"), (mixture, "float32")])
+def test_operators_of_other_networks(tmp_path, build, precision):
     torch.manual_seed(0)
     path = tmp_path / "pools.onnx"
-    to_onnx(Pools().eval(), path, images(1))
+    to_onnx(build().eval(), path, images(1))
     if precision == "int8":
         quantize(path, path, images(25))
     given, wanted = StraightThrough(path)(images(6)), OnnxRuntime(path)(images(6))
     torch.testing.assert_close(given, wanted, atol=1e-4 if precision == "float32" else 0.05, rtol=0)
 
 
+def test_images_of_another_size_are_refused(factored_file):
+    with pytest.raises(GdwsError, match=r"images have shape \(1, 3, 16, 16\): expected \('B', 3, 32, 32\)"):
+        StraightThrough(factored_file)(images(1)[..., ::2, ::2])
+
+
 def test_what_it_cannot_read_it_names(tmp_path, factored_file):
     values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in "xy"]
-    graph = helper.make_graph([helper.make_node("Softmax", ["x"], ["y"])], "graph", values[:1], values[1:])
-    onnx.save(helper.make_model(graph), tmp_path / "softmax.onnx")
-    with pytest.raises(GdwsError, match="has the operators Softmax: expected among Add, "):
-        StraightThrough(tmp_path / "softmax.onnx")
+    graph = helper.make_graph([helper.make_node("Loop", ["x"], ["y"])], "graph", values[:1], values[1:])
+    onnx.save(helper.make_model(graph), tmp_path / "loop.onnx")
+    with pytest.raises(GdwsError, match=r"has the operators Loop: expected those of gdws\.deploy\."):
+        StraightThrough(tmp_path / "loop.onnx")
     (tmp_path / "cut.onnx").write_bytes(factored_file.read_bytes()[:5000])
     with pytest.raises(GdwsError, match="truncated"):
         StraightThrough(tmp_path / "cut.onnx")
