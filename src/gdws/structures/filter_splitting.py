@@ -31,7 +31,7 @@ from gdws.structures import metric
 
 Axes = tuple[int, ...]
 
-WIDER, STEPS = 3, 8
+WIDER, STEPS = 3, 20
 """`refine` looks among this many times the filters, by so many steps of L-BFGS."""
 
 KRONECKER_STEPS = 3
