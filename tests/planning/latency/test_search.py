@@ -71,11 +71,21 @@ def test_plans_close_in_where_the_truth_is_another_than_the_timetable(residual, 
     whole = weights(residual[0])
     seen = clocked(monkeypatch, lambda network: 0.2 + 0.8 * weights(network) / whole)
     tried = list(search_plans(*residual, gdws.Latency(share), made_up(residual, factor)))
-    assert len(seen) <= search.ROUNDS + 1  # the smallest may be timed twice
+    assert len(seen) <= 1.5 * search.ROUNDS + 1  # the smallest may be timed twice
     plans = [(measured.engine, choices) for choices, measured in tried]
     assert all(one != other for one, other in itertools.combinations(plans, 2))
     assert all(measured.predicted > 0 for _, measured in tried)
     assert 0.9 * share <= closest_within(tried, gdws.Latency(share))[1].latency <= share
+
+
+@pytest.mark.parametrize("share", [0.45, 0.6, 0.65, 0.75, 0.8])
+@pytest.mark.parametrize("factor", [0.5, 1.0, 1.5])
+def test_an_answer_is_within_the_budget_where_there_is_one(residual, monkeypatch, share, factor):
+    """Bug: six plans, each a little too slow, and the last of them was the answer. Plans of few layers leave gaps below."""
+    whole = weights(residual[0])
+    clocked(monkeypatch, lambda network: 0.2 + 0.8 * weights(network) / whole)
+    tried = list(search_plans(*residual, gdws.Latency(share), made_up(residual, factor)))
+    assert 0.75 * share <= closest_within(tried, gdws.Latency(share))[1].latency <= share
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -88,7 +98,7 @@ def test_planning_ends_whatever_is_measured(residual, monkeypatch, seed):
     with contextlib.suppress(GdwsError):  # out of reach
         tried.extend(search_plans(*residual, gdws.Latency(share), made_up(residual)))
     assert all(measured.predicted > 0 for _, measured in tried)
-    assert 1 <= len(seen) <= search.ROUNDS + 1
+    assert 1 <= len(seen) <= 1.5 * search.ROUNDS + 1
 
 
 def test_a_network_that_is_fast_without_any_loss_is_the_answer(residual, monkeypatch):

@@ -6,6 +6,7 @@ network in its fastest engine.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -28,7 +29,7 @@ from gdws.planning.plan import Measured
 from gdws.structures import Structure
 
 ROUNDS, CLOSE = 6, 0.02
-"""Plans that are run at most, and how near below the budget is near enough."""
+"""Plans that are run at most, and half as many more while none is within the budget; how near below it is near enough."""
 FAR = 20.0
 """How many times off a latency table may be; what would correct it by more is noise."""
 
@@ -100,7 +101,9 @@ def search_plans(
 
     search = _Search(sites, structures, statistics, table, share)
     dense = build_engine(with_noise_weights(model, {}).to(device), dense_engine, table.target, example, calibration)
-    for _ in track(range(ROUNDS), f"planning {budget}"):
+    rounds = track(range(ROUNDS), f"planning {budget}")
+    more = itertools.takewhile(lambda _: not search.fast_enough(), range(ROUNDS // 2))
+    for _ in itertools.chain(rounds, more):
         made = search.untried()
         if made is None:
             return
