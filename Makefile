@@ -7,7 +7,7 @@ TORCH ?= torch==2.13.0
 STAMP := $(VENV)/.ready
 RUN := $(VENV)/bin
 
-.PHONY: setup demo test test-gpu lint bench clean
+.PHONY: setup demo test test-gpu lint bench docs wheel clean
 
 setup: $(STAMP)
 
@@ -22,7 +22,7 @@ demo: $(STAMP)
 	$(RUN)/gdws demo
 
 test: $(STAMP)
-	$(RUN)/python -m pytest -m "not gpu"
+	$(RUN)/python -m pytest -m "not gpu" -n 2 --dist worksteal
 
 test-gpu: $(STAMP)
 	$(RUN)/python -m pytest -m gpu
@@ -33,8 +33,21 @@ lint: $(STAMP)
 	$(RUN)/mypy
 
 bench: $(STAMP)
-	$(RUN)/python scripts/bench_core.py
-	$(RUN)/python scripts/layer_speed.py
+	$(RUN)/python benchmarks/bench_core.py
+	$(RUN)/python benchmarks/layer_speed.py
+
+# The site, in out/docs: every warning is an error.
+docs: $(STAMP)
+	$(RUN)/python -m sphinx -W --keep-going -n --quiet -b html docs out/docs
+
+# The wheel, in out/, and a quick demo from it, installed alone and run elsewhere.
+wheel: $(STAMP)
+	rm -rf out/wheel && mkdir -p out/wheel
+	$(RUN)/python -m pip wheel --quiet --no-deps --wheel-dir out/wheel .
+	$(PYTHON) -m venv out/wheel/venv
+	out/wheel/venv/bin/python -m pip install --quiet "$(TORCH)"
+	out/wheel/venv/bin/python -m pip install --quiet out/wheel/*.whl
+	cd out/wheel && venv/bin/gdws demo --images 2
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis out/docs out/wheel

@@ -1,6 +1,7 @@
 """Our PGD against foolbox's: the same model, images, radius, step and number of steps, interleaved in one run.
 
-    python scripts/attack_speed.py --norm l2 --n 1000 --model zoo:preactresnet18 --weights FILE --data cifar10:DIR --device cuda
+    python benchmarks/attack_speed.py --norm l2 --n 1000 --model zoo:preactresnet18 --weights FILE --data cifar10:DIR \\
+        --device cuda
 
 The contenders take turns on every batch, in an order that turns too:
     passes       the forward and backward passes alone

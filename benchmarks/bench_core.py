@@ -1,4 +1,6 @@
-"""Ratios of the core's speed to the plain way of doing it, one thread, taken in turns: `make bench`.
+"""Ratios of the core's speed to the plain way of doing it, one thread, taken in turns: a part of `make bench`.
+
+    python benchmarks/bench_core.py
 
 Decomposition of every 3x3 layer of a ResNet-50 against a loop of torch.linalg.svd over channels; sensitivity (one backward
 pass) against a loop over samples and classes with autograd's weight gradients.
@@ -6,6 +8,7 @@ pass) against a loop over samples and classes with autograd's weight gradients.
 
 from __future__ import annotations
 
+import argparse
 import time
 from collections.abc import Callable
 
@@ -64,9 +67,14 @@ def sensitivity(classes: int, batch: int, looped: int) -> None:
     print(f"sensitivity of ResNet-18, {classes} classes: {mine:.3f} s an image, loop {loop:.2f} s, {loop / mine:.0f}x")
 
 
-if __name__ == "__main__":
+def main() -> None:
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     torch.set_num_threads(1)
     print(f"PyTorch {torch.__version__}, one thread")
     decomposition()
     sensitivity(classes=10, batch=32, looped=4)
     sensitivity(classes=1000, batch=32, looped=1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,6 +1,6 @@
-"""Measure the calibrated method beside the paper's and with one part taken out at a time: docs/calibrated.md's table.
+"""The calibrated method beside the paper's, and with one part taken out at a time.
 
-    python scripts/calibrated_table.py MODEL [--weights FILE] --train DATA --test DATA [--device cuda] --json OUT
+    python benchmarks/calibrated_table.py MODEL [--weights FILE] --train DATA --test DATA [--device cuda] --json OUT
 
 Natural and PGD-20 accuracy (eps 8/255, step 2/255, one random start, float32) on the first --n test images, at 0.60, 0.45, 0.30
 and 0.20 of the MACs of the convolutions that the paper would replace; calibration on the first --images training images.
@@ -11,11 +11,11 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from unittest import with_noise_weights
+from unittest import mock
 
 import numpy as np
 import torch
@@ -24,22 +24,29 @@ from torch import Tensor, nn
 import gdws
 from gdws import data, models
 from gdws.attacks import PGD
-from gdws.calibration import statistics
+from gdws.calibration import collect
 from gdws.calibration.hooks import Use, random_signs
+from gdws.calibration.method import ATTACK, Method
 from gdws.evaluation.accuracy import evaluate
 from gdws.structures import kernel_elimination, mego_lego, metric
 
 
-def unweighted_moments(conv: nn.Conv2d, uses: list[Use]) -> tuple[Tensor, Tensor]:
+def add_unweighted_moments(conv: nn.Conv2d, uses: list[Use], moment: Tensor, gradient: Tensor) -> None:
     """The patch moment of all pixels alike, scaled as the weighted one is."""
-    with with_noise_weights.patch.object(Tensor, "norm", lambda self, dim, keepdim: torch.ones_like(self[:, :1])):
-        moment, gradient = MOMENTS(conv, uses)
+    unweighted, own = torch.zeros_like(moment), torch.zeros_like(gradient)
+    with mock.patch.object(Tensor, "norm", lambda self, dim, keepdim: torch.ones_like(self[:, :1])):
+        ADD_MOMENTS(conv, uses, unweighted, own)
     pixels = sum(len(use.input) * use.gradient[0, 0].numel() for use in uses if use.gradient is not None)
-    energy = gradient.diagonal(dim1=1, dim2=2).sum(1)[:, None, None]
-    return moment * energy / pixels, gradient
+    moment += unweighted * own.diagonal(dim1=1, dim2=2).sum(1)[:, None, None] / max(pixels, 1)
+    gradient += own
 
 
-MOMENTS = statistics._moments
+ADD_MOMENTS = collect._add_moments
+
+
+def all_signs(logits: Tensor, generator: torch.Generator, temperature: float) -> Iterator[Tensor]:
+    """The cotangent of equation (8), which knows no temperature, in the place of the metric's."""
+    return random_signs(logits, generator)
 
 
 def channel_curve(weight: Tensor, moment: Tensor, gradient: Tensor) -> kernel_elimination.Curve:
@@ -59,34 +66,33 @@ def channel_curve(weight: Tensor, moment: Tensor, gradient: Tensor) -> kernel_el
     return kernel_elimination.Curve(kernels, torch.tensor(order, device=weight.device), spectrum.errors.cpu())
 
 
+PAPER = gdws.Paper(attack=ATTACK)
+GDWS, SEPARABLE, PROJECT, AUTO = (
+    gdws.Calibrated(structures=structures, attack=ATTACK) for structures in ("gdws", "separable", "project", "auto")
+)
+
+
 @dataclass(frozen=True)
 class Column:
-    method: str = "calibrated"
-    structures: str = "gdws"
+    """A column of the table: a method, and what is replaced in the package while it plans and applies."""
+
+    method: Method = GDWS
     patch: Callable[[], AbstractContextManager[object]] = nullcontext
 
 
 COLUMNS = {
-    "paper": Column("paper"),
+    "paper": Column(PAPER),
     "gdws": Column(),
-    "separable": Column(structures="separable"),
-    "project": Column(structures="project"),
-    "auto": Column(structures="auto"),
-    "no refit": Column(patch=lambda: with_noise_weights.patch("gdws.compress.refit")),
-    "refit without attack term": Column(patch=lambda: with_noise_weights.patch("gdws.compression.refit.ATTACK_WEIGHT", 0.0)),
-    "no elimination": Column(patch=lambda: with_noise_weights.patch("gdws.structures.kernel_elimination.curve", channel_curve)),
-    "no trials": Column(
-        patch=lambda: with_noise_weights.patch("gdws.calibration.trials._interpolated", lambda *a: torch.ones(a[3]))
-    ),
-    "all pixels alike": Column(
-        patch=lambda: with_noise_weights.patch("gdws.calibration.statistics._moments", unweighted_moments)
-    ),
-    "equation (8)'s gradients": Column(
-        patch=lambda: with_noise_weights.patch("gdws.calibration.statistics.sampled_class", random_signs)
-    ),
-    "auto, filters not refined": Column(
-        structures="auto", patch=lambda: with_noise_weights.patch("gdws.structures.filter_splitting.STEPS", 0)
-    ),
+    "separable": Column(SEPARABLE),
+    "project": Column(PROJECT),
+    "auto": Column(AUTO),
+    "no refit": Column(patch=lambda: mock.patch("gdws.compression.apply.refit")),
+    "refit without attack term": Column(patch=lambda: mock.patch("gdws.compression.refit.ATTACK_WEIGHT", 0.0)),
+    "no elimination": Column(patch=lambda: mock.patch("gdws.structures.kernel_elimination.curve", channel_curve)),
+    "no trials": Column(patch=lambda: mock.patch("gdws.calibration.trials._interpolated", lambda *a: torch.ones(a[3]))),
+    "all pixels alike": Column(patch=lambda: mock.patch("gdws.calibration.collect._add_moments", add_unweighted_moments)),
+    "equation (8)'s gradients": Column(patch=lambda: mock.patch("gdws.calibration.collect.sampled_class", all_signs)),
+    "auto, filters not refined": Column(AUTO, patch=lambda: mock.patch("gdws.structures.filter_splitting.STEPS", 0)),
 }
 
 
@@ -142,15 +148,16 @@ def main() -> None:
     ]
     for name in options.columns:
         column = COLUMNS[name]
-        collected: statistics.Statistics | None = None
+        statistics: gdws.Statistics | None = None
         for fraction in options.budgets:
             peak(options.device)
             start = time.time()
             with column.patch():
-                made = gdws.plan(model, collected or train, gdws.Macs(fraction), column.method, structures=column.structures)
-                collected = made.calibration
+                if isinstance(column.method, gdws.Calibrated) and statistics is None:
+                    statistics = gdws.calibrate(model, train, column.method)
+                made = gdws.plan(model, statistics or train, gdws.Macs(fraction), column.method)
                 planned, plan_memory = time.time(), peak(options.device)
-                compressed = gdws.apply(model, made)
+                compressed = gdws.apply(model, made, statistics)
             done, apply_memory = time.time(), peak(options.device)
             found = evaluate(compressed, test, PGD())
             assert found.attacked is not None
@@ -166,7 +173,7 @@ def main() -> None:
                     "robust": found.robust_percent,
                     "natural right": bits(found.natural),
                     "robust right": bits(found.attacked),
-                    "layers": {layer.name: [layer.structure, sum(layer.kept)] for layer in made.layers},
+                    "layers": {layer.name: [layer.structure, sum(layer.ranks)] for layer in made.layers},
                     "plan s": planned - start,
                     "apply s": done - planned,
                     "plan GiB": plan_memory,

@@ -1,6 +1,6 @@
 """Networks in the engines of this CPU, float32 and int8: speed, natural accuracy, and accuracy on given attacked images.
 
-    python scripts/cpu_speed.py zoo:preactresnet18 FOLDER ... --weights FILE --data cifar10:DIR [--attacked NAME=FILE ...]
+    python benchmarks/cpu_speed.py zoo:preactresnet18 FOLDER ... --weights FILE --data cifar10:DIR [--attacked NAME=FILE ...]
 
 One thread, batch 1. Every network is built in every engine and all of them take turns in one run; a network's time is its
 fastest engine's, and ratios are to the first network's in the same precision. Int8 is calibrated on 300 training images.
@@ -18,9 +18,9 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+import gdws
 from gdws import data, models
-from gdws.deploy.benchmark import bench
-from gdws.deploy.engines import Compiled, compile
+from gdws.deploy.engines import Compiled
 
 ENGINES = {"float32": ("torch", "onnxruntime", "openvino"), "int8": ("onnxruntime", "openvino")}
 
@@ -50,11 +50,11 @@ def main() -> None:
         network = models.resolve(name, options.weights if index == 0 else None)
         for precision, engines in ENGINES.items():
             for engine in engines:
-                built[name, precision, engine] = compile(
+                built[name, precision, engine] = gdws.compile(
                     network, engine, example=images[:1], threads=1, precision=precision, calibration=calibration
                 )
         print(f"built {name}", flush=True)
-    timings = bench({" | ".join(key): run for key, run in built.items()}, images[:1], 20, options.repeats)
+    timings = gdws.bench({" | ".join(key): run for key, run in built.items()}, images[:1], 20, options.repeats)
     rows = []
     for precision, engines in ENGINES.items():
         for name in options.models:

@@ -1,16 +1,20 @@
-"""Ways to compress a network at one measured speed: docs/speed.md's table.
+"""Ways to compress a network at one measured speed.
 
-    python scripts/equal_latency.py zoo:preactresnet18 --weights FILE --train DATA --speedup 2.8 --out FOLDER
-        [--precision int8] [--ways auto gdws separable auto-by-macs paper] [--cache FOLDER]           # on the CPU in question
-    python scripts/equal_latency.py ... --engine cuda --device cuda [--precision float16] [--batch 256] # on the GPU in question
-    python scripts/equal_latency.py ... --out FOLDER --test DATA --n 2000 --device cuda               # anywhere
+    # on the CPU in question
+    python benchmarks/equal_latency.py zoo:preactresnet18 --weights FILE --train DATA --speedup 2.8 --out FOLDER
+        [--precision int8] [--ways auto gdws separable auto-by-macs paper] [--cache FOLDER]
+    # on the GPU in question
+    python benchmarks/equal_latency.py ... --engine cuda --device cuda [--precision float16] [--batch 256]
+    # anywhere
+    python benchmarks/equal_latency.py ... --out FOLDER --test DATA --n 2000 --device cuda
 
 The first command plans: each way gets the plan that is --speedup times as fast as the dense network in its fastest engine
 (one thread, the same precision and batch). auto, gdws and separable are planned by time; the others by multiply-adds, their
-fraction bisected until the time is right. The second does so for a GPU (gdws.deploy.cuda_graph: CUDA graphs, the faster of two layouts).
-Plans are kept in the folder, one file for each way, and not made again; a way that cannot be so fast says so. With --test the
-plans of the folder are applied, saved beside them and judged on the same images from the same random starts (natural, PGD-20);
-those for int8 or float16 also as an int8 file or a float16 copy, which decides the examples made on its float32 network.
+fraction bisected until the time is right. The second does so for a GPU (the engine cuda: a CUDA graph, in the faster of two
+layouts). Plans are kept in the folder, one file for each way, and not made again; a way that cannot be so fast says so. With
+--test the plans of the folder are applied, saved beside them and judged on the same images from the same random starts
+(natural, PGD-20); those for int8 or float16 also as an int8 file or a float16 copy, which decides the examples made on its
+float32 network.
 """
 
 from __future__ import annotations
@@ -26,12 +30,12 @@ from torch import nn
 import gdws
 from gdws import data, models
 from gdws.attacks.presets import preset
+from gdws.calibration.method import ATTACK, Method
 from gdws.calibration.statistics import Statistics
 from gdws.core.execution import placement
 from gdws.core.files import write_atomically
 from gdws.core.progress import shown
 from gdws.core.sites import find_convolutions
-from gdws.deploy.benchmark import bench
 from gdws.deploy.onnx import to_onnx
 from gdws.deploy.quantize import quantize
 from gdws.errors import OutOfReach
@@ -40,16 +44,15 @@ from gdws.evaluation.comparison import NATURAL, percent
 from gdws.evaluation.deployed import deployed_file, deployed_half
 from gdws.planning.choose import Choice
 from gdws.planning.latency.measure import measure_latencies
-from gdws.planning.latency.search import ready
+from gdws.planning.latency.search import build_engine
 from gdws.planning.latency.table import LatencyTable
 from gdws.planning.latency.target import Target
 from gdws.planning.latency.variants import with_noise_weights
 from gdws.planning.plan import Plan
-from gdws.structures import STRUCTURES
-from gdws.structures import named as structures_named
+from gdws.structures import STRUCTURES, select_structures
 
 BY_TIME = ("auto", "gdws", "separable")
-BY_MACS: dict[str, tuple[str, str]] = {"auto-by-macs": ("calibrated", "auto"), "paper": ("paper", "gdws")}
+BY_MACS: dict[str, Method] = {"auto-by-macs": gdws.Calibrated(), "paper": gdws.Paper()}
 CLOSE = 0.01
 """How near, as a part of it, a bisected latency must come to the one that is asked for."""
 FAR = 0.03
@@ -68,7 +71,7 @@ class Notes:
     def stop(self) -> None: ...
 
 
-def bisected(measure: Callable[[float], float], share: float) -> float:
+def bisect_fraction(measure: Callable[[float], float], share: float) -> float:
     """The fraction of the MACs whose latency is nearest to `share`, seven measurements at most."""
     low, high, tried = 0.05, 1.0, dict[float, float]()
     for _ in range(7):
@@ -83,39 +86,37 @@ def bisected(measure: Callable[[float], float], share: float) -> float:
 def latency(model: nn.Module, network: nn.Module, target: Target, images: torch.Tensor) -> tuple[float, str]:
     """The network's time as a fraction of the model's, each as it runs fastest, and the engine that runs the network."""
     example = images[:1].repeat(target.batch, 1, 1, 1)
-    runs = {
-        name: ready(each, target.engine, target, example, images) for name, each in (("model", model), ("network", network))
-    }
-    timings = bench(runs, example, 10, 60)
-    return timings["network"].quartile / timings["model"].quartile, getattr(runs["network"], "engine", target.engine)
+    both = {"model": model, "network": network}
+    runs = {name: build_engine(each, target.engine, target, example, images) for name, each in both.items()}
+    timings = gdws.bench(runs, example, 10, 60)
+    return timings["network"].quartile / timings["model"].quartile, runs["network"].engine
 
 
-def planned_latency(model: nn.Module, made: Plan, target: Target, images: torch.Tensor) -> tuple[float, str]:
+def latency_of_plan(model: nn.Module, made: Plan, target: Target, images: torch.Tensor) -> tuple[float, str]:
     """The same of a plan, with noise for weights."""
     layers = [layer for layer in made.layers if layer.structure != "dense"]
-    chosen = {layer.name: Choice(STRUCTURES[layer.structure], 0, layer.kept, layer.loss) for layer in layers}
+    chosen = {layer.name: Choice(STRUCTURES[layer.structure], 0, layer.ranks, layer.loss) for layer in layers}
     device = placement(model)[0] if target.engine == "cuda" else torch.device("cpu")
     return latency(with_noise_weights(model, {}).to(device), with_noise_weights(model, chosen).to(device), target, images)
 
 
-def planned(
+def plan_way(
     way: str, speedup: float, model: nn.Module, statistics: Statistics, table: LatencyTable
 ) -> tuple[Plan, tuple[float, str]]:
     """A way's plan, its time as a fraction of the dense network's, and the engine."""
     if way in BY_TIME:
         with shown(Notes()):
-            made = gdws.plan(model, statistics, gdws.Speedup(speedup), structures=way, target=table)
+            made = gdws.plan(model, statistics, gdws.Speedup(speedup), gdws.Calibrated(structures=way), target=table)
         assert made.measured is not None
         return made, (made.measured.latency, made.measured.engine)
-    method, structures = BY_MACS[way]
 
     def of_macs(fraction: float) -> Plan:
-        return gdws.plan(model, statistics, gdws.Macs(fraction), method, structures=structures)
+        return gdws.plan(model, statistics, gdws.Macs(fraction), BY_MACS[way])
 
     def measured(made: Plan) -> tuple[float, str]:
-        return planned_latency(model, made, table.target, statistics.images[:25].float())
+        return latency_of_plan(model, made, table.target, statistics.images[:25].float())
 
-    made = of_macs(bisected(lambda fraction: measured(of_macs(fraction))[0], 1 / speedup))
+    made = of_macs(bisect_fraction(lambda fraction: measured(of_macs(fraction))[0], 1 / speedup))
     return made, measured(made)
 
 
@@ -124,7 +125,7 @@ def make_plans(options: argparse.Namespace, model: nn.Module, statistics: Statis
     example = statistics.images[:1].float().to(options.device)
     sites = [site for site in find_convolutions(model, example) if site.reason is None]
     target = Target(options.engine, options.precision, threads=1, batch=options.batch)
-    table = measure_latencies(model, sites, structures_named("auto"), statistics, target, options.cache)
+    table = measure_latencies(model, sites, select_structures("auto"), statistics, target, options.cache)
     place = options.precision if options.engine == "auto" else f"{options.engine}-{options.precision}"
     prefix = place if options.batch == 1 else f"{place}-{options.batch}"
     for way in options.ways:
@@ -132,7 +133,7 @@ def make_plans(options: argparse.Namespace, model: nn.Module, statistics: Statis
         if file.exists():
             continue
         try:
-            made, (taken, where) = planned(way, options.speedup, model, statistics, table)
+            made, (taken, where) = plan_way(way, options.speedup, model, statistics, table)
         except OutOfReach as error:
             print(f"{prefix}, {way}: {error}", flush=True)
             continue
@@ -197,8 +198,7 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     model = models.resolve(options.model, options.weights).to(options.device)
     train = data.load(options.train, "train").take(options.images)
-    statistics = gdws.plan(model, train, gdws.Macs(0.5), structures="auto", cache=options.cache).calibration
-    assert statistics is not None
+    statistics = gdws.calibrate(model, train, gdws.Calibrated(attack=ATTACK), cache=options.cache)
     if options.test is None:
         make_plans(options, model, statistics)
     else:

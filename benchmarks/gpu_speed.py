@@ -1,14 +1,17 @@
-"""Frames per second of networks on a GPU, with kernels of cuDNN and of torch.compile: docs/speed.md's tables.
+"""Frames per second of networks on a GPU, with kernels of cuDNN and of torch.compile.
 
-    python scripts/gpu_speed.py zoo:preactresnet18 FOLDER ... [--precision float16] [--json OUT]
-    python scripts/gpu_speed.py zoo:preactresnet18@compiled,prepared,autotuned FOLDER@autotuned ...
-    python scripts/gpu_speed.py --layers
+    python benchmarks/gpu_speed.py zoo:preactresnet18 FOLDER ... [--precision float16] [--json OUT]
+    python benchmarks/gpu_speed.py zoo:preactresnet18@compiled,prepared,autotuned FOLDER@autotuned ...
+    python benchmarks/gpu_speed.py --layers
 
-Each network runs as a CUDA graph, in its best of several ways, or of those that stand behind its name: NCHW; channels-last;
-*compiled*, channels-last through torch.compile, which fuses what stands between convolutions; *prepared*, the same with the
-graph that gdws.autotuned gives to it; and, only if it is named, since it takes minutes, *autotuned*: that, with kernels tried
-out. cuDNN is free to choose its kernels.
-float16 at batch 256, and float32 (TF32 off) at batch 1. What each gives is checked against float32 in eager PyTorch. The
+Each network runs as a CUDA graph, in the fastest of several ways, or of those that are named behind its @:
+
+    NCHW, channels-last   kernels of cuDNN, which benchmarks them first, in that memory layout
+    compiled              channels-last through torch.compile, which fuses what stands between convolutions
+    prepared              the same, of the rewritten graph that the engine "autotuned" compiles (gdws.deploy.autotune)
+    autotuned             that engine itself: kernels for convolutions are tried out too. Minutes, so only if it is named
+
+float16 at batch 256, and float32 (TF32 off) at batch 1. The logits of each are checked against float32 in eager PyTorch. The
 networks take turns; the median of their times is reported. --layers times single 3x3 layers of ResNet-18's shapes in float16
 at batch 256 instead, dense and in the structures that are two plain convolutions.
 """
@@ -24,8 +27,8 @@ import torch
 from torch import Tensor, nn
 
 from gdws import models
-from gdws.deploy.autotune import OPTIONS, autotune, check_logits, prepare_graph, torch_compile
-from gdws.deploy.fx.fuse_epilogues import ORDERS
+from gdws.deploy.autotune import autotune, check_logits, prepare_graph, torch_compile
+from gdws.deploy.inductor import KERNELS_BETWEEN, LOOPS_IN_AXIS_ORDER, available
 from gdws.structures import STRUCTURES
 
 SETTINGS = {"float16, batch 256": (torch.float16, 256), "float32, batch 1": (torch.float32, 1)}
@@ -33,22 +36,22 @@ SECONDS, MINUTES = ("NCHW", "channels-last", "compiled", "prepared"), ("autotune
 ROUNDS, REPLAYS = 30, 10
 
 
-def made(model: nn.Module, way: str, example: Tensor) -> nn.Module:
+def build(model: nn.Module, way: str, example: Tensor) -> nn.Module:
     """The model, taken over, as it runs in this way."""
     if way == "NCHW":
         return model.to(example.dtype)
-    options: dict[str, object] = {**OPTIONS}
+    options: dict[str, object] = {**KERNELS_BETWEEN}
     if way == "prepared":
         model = prepare_graph(model, example, "cuda", example.dtype)
-        options |= ORDERS
+        options |= LOOPS_IN_AXIS_ORDER
     model.to("cuda", example.dtype, memory_format=torch.channels_last)  # type: ignore[call-overload]
     if way == "channels-last":
         return model
     torch._dynamo.reset()
-    return torch_compile(model, options)
+    return torch_compile(model, available(options))
 
 
-def captured(model: nn.Module, x: Tensor) -> torch.cuda.CUDAGraph:
+def capture(model: nn.Module, x: Tensor) -> torch.cuda.CUDAGraph:
     """A graph of one forward pass, after warming up on a stream of its own."""
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
@@ -89,7 +92,7 @@ def layers() -> None:
         x = x.to(memory_format=torch.channels_last)
 
         def taken(layer: nn.Module, x: Tensor = x) -> float:
-            graph = captured(layer.to(memory_format=torch.channels_last), x)  # type: ignore[call-overload]
+            graph = capture(layer.to(memory_format=torch.channels_last), x)  # type: ignore[call-overload]
             return 1e6 * median(seconds(graph) for _ in range(15))
 
         print(f"{channels}@{height} dense {taken(conv):.1f} us", flush=True)
@@ -141,11 +144,11 @@ def main() -> None:
                         alive.append(run)
                     else:
                         wanted = network(x.float())
-                        model = made(network, way, x)
+                        model = build(network, way, x)
                         if way != "NCHW":
                             x = x.to(memory_format=torch.channels_last)
                         check_logits(model(x), wanted, precision)
-                        graphs[name, way] = captured(model, x)
+                        graphs[name, way] = capture(model, x)
                         alive += [model, x]  # a graph reads their memory and does not own it
                     print(f"{name}, {way}, {setting}: {1e3 * seconds(graphs[name, way]):.3f} ms", flush=True)
                     if options.kernels:

@@ -1,6 +1,6 @@
-"""Plans under budgets of time, for networks of several kinds: predicted and measured latency. docs/speed.md's table.
+"""Plans under budgets of time, for networks of several kinds: predicted and measured latency.
 
-    python scripts/latency_sweep.py [MODEL --weights FILE --data cifar10:DIR] [--precision int8] [--json OUT]
+    python benchmarks/latency_sweep.py [MODEL --weights FILE --data cifar10:DIR] [--precision int8] [--json OUT]
 
 The embedded model, a network of your own if one is given, and three with random weights whose convolutions are like VGG's,
 ResNet-50's and WRN's at 32x32 (up to 256 channels, so that their statistics take a minute). One thread, batch 1, the fastest
@@ -20,12 +20,11 @@ from torch import Tensor, nn
 
 import gdws
 from gdws import data, models
-from gdws.attacks.presets import preset
-from gdws.calibration.collect import collect_statistics, gather_images
 from gdws.calibration.method import ATTACK
 from gdws.core.sites import find_convolutions
 from gdws.planning.latency.measure import measure_latencies
 from gdws.planning.latency.search import closest_within, search_plans
+from gdws.structures import select_structures
 
 FRACTIONS = (1.0, 0.6, 0.4)
 
@@ -47,7 +46,7 @@ def conv(before: int, after: int, size: int, stride: int = 1) -> list[nn.Module]
     return [nn.Conv2d(before, after, size, stride, size // 2, bias=False), nn.BatchNorm2d(after)]
 
 
-def headed(layers: list[nn.Module], channels: int) -> nn.Module:
+def with_head(layers: list[nn.Module], channels: int) -> nn.Module:
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, 10)).eval()
 
 
@@ -57,7 +56,7 @@ def vgg_like() -> nn.Module:
     for width in (64, 64, 0, 128, 128, 0, 256, 256, 256, 0, 256, 256, 256):
         layers += [nn.MaxPool2d(2)] if width == 0 else [*conv(before, width, 3), nn.ReLU()]
         before = width or before
-    return headed(layers, before)
+    return with_head(layers, before)
 
 
 def resnet50_like() -> nn.Module:
@@ -68,7 +67,7 @@ def resnet50_like() -> nn.Module:
             body = [*conv(before, width, 1), nn.ReLU(), *conv(width, width, 3, step), nn.ReLU(), *conv(width, 4 * width, 1)]
             layers.append(Residual(nn.Sequential(*body), before, 4 * width, step))
             before = 4 * width
-    return headed(layers, before)
+    return with_head(layers, before)
 
 
 def wrn_like() -> nn.Module:
@@ -79,7 +78,7 @@ def wrn_like() -> nn.Module:
             body = [*conv(before, width, 3, step), nn.ReLU(), *conv(width, width, 3)]
             layers.append(Residual(nn.Sequential(*body), before, width, step))
             before = width
-    return headed(layers, before)
+    return with_head(layers, before)
 
 
 def networks(options: argparse.Namespace) -> Iterator[tuple[str, nn.Module, list[Any]]]:
@@ -103,17 +102,16 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     rows = []
-    kinds = preset("auto")
+    structures = select_structures("auto")
     for name, model, batches in networks(options):
-        images, _ = gather_images(batches)
-        sites = [site for site in find_convolutions(model, images[:1]) if site.reason is None]
         own = name == options.model  # its statistics as `gdws compress` keeps them
         attack, cache = (ATTACK, options.cache) if own else (None, None)
-        statistics = collect_statistics(model, batches, sites, kinds, attack=attack, seed=0, cache=cache)
-        table = measure_latencies(model, sites, kinds, statistics, gdws.Target(precision=options.precision, threads=1))
+        statistics = gdws.calibrate(model, batches, gdws.Calibrated(attack=attack), cache=cache)
+        sites = [site for site in find_convolutions(model, statistics.images[:1]) if site.reason is None]
+        table = measure_latencies(model, sites, structures, statistics, gdws.Target(precision=options.precision, threads=1))
         for fraction in FRACTIONS:
             try:
-                found = list(search_plans(model, sites, kinds, statistics, gdws.Latency(fraction), table))
+                found = list(search_plans(model, sites, structures, statistics, gdws.Latency(fraction), table))
             except gdws.GdwsError as error:
                 print(f"{name:20s} Latency({fraction:g}) {error}", flush=True)
                 continue

@@ -1,6 +1,6 @@
-"""One GDWS layer beside the dense convolution it stands for, in the engines of this CPU: docs/speed.md's table.
+"""One GDWS layer beside the dense convolution it stands for, in the engines of this CPU.
 
-    python scripts/layer_speed.py [--g 2] [--threads 1] [--json OUT]
+    python benchmarks/layer_speed.py [--g 2] [--threads 1] [--json OUT]
 
 C = M, kernel 3x3, g random with the given mean, batch 1. The dense side is the fastest of ONNX Runtime, OpenVINO and PyTorch
 with packed weights; eager PyTorch, which packs them again on every call, is shown beside it. All take turns; lower quartiles.
@@ -16,8 +16,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from gdws.deploy.benchmark import bench
-from gdws.deploy.engines import compile
+import gdws
 from gdws.planning.latency.target import device_name
 from gdws.structures.layers import GDWSConv2d
 
@@ -53,8 +52,8 @@ def main() -> None:
         runs: dict[str, Callable[[Tensor], Tensor]] = {"dense eager": dense, "gdws eager": layer}
         for kind, model in (("dense", dense), ("gdws", layer)):
             for engine in ENGINES:
-                runs[f"{kind} {engine}"] = compile(model, engine, example=example, threads=options.threads)
-        timings = bench(runs, example, 20, options.repeats)
+                runs[f"{kind} {engine}"] = gdws.compile(model, engine, example=example, threads=options.threads)
+        timings = gdws.bench(runs, example, 20, options.repeats)
         micro = {name: 1e6 * timing.quartile for name, timing in timings.items()}
         best = {kind: min((micro[f"{kind} {engine}"], engine) for engine in ENGINES) for kind in ("dense", "gdws")}
         limit = 9 * channels / (options.g * (9 + channels))

@@ -1,6 +1,6 @@
-"""How well a calibrated plan's predicted loss tells what compressing a layer does: docs/calibrated.md's correlation.
+"""How well a calibrated plan's predicted loss tells what compressing a layer does.
 
-    python scripts/prediction.py [--images 200]
+    python benchmarks/prediction.py [--images 200]
 
 Of the embedded model, one convolution at a time keeps a half, a quarter or an eighth of its weights, in every structure.
 Predicted: the layer's loss in the plan. Measured, on 400 test images, clean and attacked (PGD-7): the KL divergence of the
@@ -22,7 +22,8 @@ from gdws.planning.plan import LayerPlan
 from gdws.structures import STRUCTURES
 
 
-def processes(values: Tensor) -> Tensor:
+def ranks(values: Tensor) -> Tensor:
+    """The place of each value in the sorted order, from 0."""
     return values.argsort().argsort().double()
 
 
@@ -46,12 +47,11 @@ def main() -> None:
     clean = test.images.float() / 255
     generator = torch.Generator().manual_seed(0)
     attacked = torch.cat([ATTACK(model, x, y, generator) for x, y in test])
-    whole = gdws.plan(model, data.load("demo", "train").take(options.images), gdws.Macs(1.0))
-    statistics = whole.calibration
-    assert statistics is not None
+    statistics = gdws.calibrate(model, data.load("demo", "train").take(options.images), gdws.Calibrated(attack=ATTACK))
+    whole = gdws.plan(model, statistics, gdws.Macs(1.0))
 
     def dense(layer: LayerPlan) -> LayerPlan:
-        return replace(layer, structure="dense", reason="left alone", kept=())
+        return replace(layer, structure="dense", reason="left alone", ranks=())
 
     rows = []
     for layer in whole.layers:
@@ -63,7 +63,7 @@ def main() -> None:
             structure = STRUCTURES[name]
             for share in (0.5, 0.25, 0.125):
                 size = int(share * layer.dense_parameters / structure.parameters(conv, 1))
-                changed = replace(layer, structure=name, kept=structure.ranks([curve], size))
+                changed = replace(layer, structure=name, ranks=structure.ranks([curve], size))
                 layers = tuple(changed if other.name == layer.name else dense(other) for other in whole.layers)
                 compressed = gdws.apply(model, replace(whole, layers=layers), statistics)
                 rows.append((float(curve.losses[size]), *divergence(model, compressed, torch.cat([clean, attacked]))))
@@ -71,9 +71,9 @@ def main() -> None:
                 print(f"{layer.name:18s} {name:10s} {share:5.3f}  {figures}", flush=True)
     predicted, measured, decisions = torch.tensor(rows, dtype=torch.float64).T
     print(f"{len(rows)} cases")
-    print(f"predicted and measured KL: rank correlation {correlation(processes(predicted), processes(measured)):.2f}, "
+    print(f"predicted and measured KL: rank correlation {correlation(ranks(predicted), ranks(measured)):.2f}, "
           f"of logarithms {correlation(predicted.log(), measured.log()):.2f}")  # fmt: skip
-    print(f"predicted and changed decisions: rank correlation {correlation(processes(predicted), processes(decisions)):.2f}")
+    print(f"predicted and changed decisions: rank correlation {correlation(ranks(predicted), ranks(decisions)):.2f}")
     ratio = (measured / predicted).log()
     mean, spread = float(ratio.mean().exp()), float(ratio.std().exp())
     print(f"measured / predicted KL: geometric mean {mean:.2f}, spread (1 sd) x{spread:.2f}")

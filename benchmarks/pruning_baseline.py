@@ -1,10 +1,10 @@
 """Measure what a user would pick instead: structured channel pruning by Torch-Pruning, alone and with adversarial training.
 
     pip install --no-deps torch-pruning          # or: unzip its wheel and put that folder on PYTHONPATH
-    python scripts/pruning_baseline.py zoo:preactresnet18 --weights FILE --train npz:FILE --test npz:FILE --device cuda \\
+    python benchmarks/pruning_baseline.py zoo:preactresnet18 --weights FILE --train npz:FILE --test npz:FILE --device cuda \\
         --tune-seconds 120 --save FOLDER --json OUT
 
-    python scripts/pruning_baseline.py ... --importance magnitude --scope global --speedup 2 [--engine cuda] \\
+    python benchmarks/pruning_baseline.py ... --importance magnitude --scope global --speedup 2 [--engine cuda] \\
         [--precision float16] [--run-batch 256]
 
 At each of the --fractions of the MACs that gdws counts (the convolutions other than the first and the 1x1), natural and PGD-20
@@ -15,7 +15,7 @@ accuracy (eps 8/255, step 2/255, one random start, float32) on the first --n tes
     tuned          after --tune-seconds of PGD-7 adversarial training of the re-estimated network on all training images
 
 With --speedup the fraction is the one whose network is so many times as fast as dense on this machine, both as they run
-fastest, and any wrong iterate of PGD-20 counts, not the last alone: both as in scripts/equal_latency.py.
+fastest, and any wrong iterate of PGD-20 counts, not the last alone: both as in benchmarks/equal_latency.py.
 
 Calibration uses the first --images training images, attacked by PGD-10 as the network was trained on attacked images: they
 give the gradients of the Taylor importance and the statistics. Where several ways to rank channels are given (--importance,
@@ -38,17 +38,17 @@ from typing import Any
 
 import torch
 from calibrated_table import bits, options_for
-from equal_latency import bisected, latency
+from equal_latency import bisect_fraction, latency
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gdws import data, models
 from gdws.attacks import PGD
-from gdws.core import sites
 from gdws.core.cost import dense_macs, network_cost
 from gdws.core.execution import evaluating, full_precision, placement
 from gdws.core.files import new_folder, write_atomically
+from gdws.core.sites import find_convolutions, replace_modules
 from gdws.core.weights import load_weights, read_weights
 from gdws.data import Dataset
 from gdws.deploy.cuda_graph import cudnn_benchmark
@@ -72,10 +72,10 @@ SCOPES: dict[str, dict[str, bool]] = {
 
 def counted_macs(model: nn.Module, example: Tensor) -> int:
     """MACs for one image of the convolutions that gdws would replace."""
-    return sum(dense_macs(site) for site in sites.find_convolutions(model, example) if site.reason is None)
+    return sum(dense_macs(site) for site in find_convolutions(model, example) if site.reason is None)
 
 
-def attacked(model: nn.Module, calibration: Dataset, seed: int) -> list[tuple[Tensor, Tensor]]:
+def attack_batches(model: nn.Module, calibration: Dataset, seed: int) -> list[tuple[Tensor, Tensor]]:
     """The calibration batches (images in [0, 1], labels) after PGD-10 against the model, on its device."""
     device, _ = placement(model)
     attack, generator = PGD(steps=10), torch.Generator().manual_seed(seed)
@@ -92,7 +92,7 @@ def set_gradients(model: nn.Module, batches: list[tuple[Tensor, Tensor]]) -> Non
             F.cross_entropy(model(images), labels, reduction="sum").backward()
 
 
-def pruned(model: nn.Module, example: Tensor, ratio: float, importance: str, scope: str, round_to: int) -> nn.Module:
+def prune(model: nn.Module, example: Tensor, ratio: float, importance: str, scope: str, round_to: int) -> nn.Module:
     """A copy of the model without `ratio` of its channels, those left in each group a multiple of round_to."""
     try:
         import torch_pruning
@@ -127,22 +127,22 @@ def prune_to(
     The ratio is bisected. Where no ratio meets the fraction, since one group's channels cost too much, the multiple is halved.
     """
     whole = counted_macs(model, example)
-    closest_within = math.inf
+    nearest = math.inf
     while round_to >= 1:
         low, high = 0.0, 1.0
         for _ in range(14):
             ratio = (low + high) / 2
-            smaller = pruned(model, example, ratio, importance, scope, round_to)
+            smaller = prune(model, example, ratio, importance, scope, round_to)
             found = counted_macs(smaller, example) / whole
-            closest_within = min(closest_within, found, key=lambda value: abs(value - fraction))
+            nearest = min(nearest, found, key=lambda value: abs(value - fraction))
             if abs(found / fraction - 1) <= TOLERANCE:
                 return smaller, round_to
             low, high = (ratio, high) if found > fraction else (low, ratio)
         round_to //= 2
-    raise GdwsError(f"no pruning ratio gives {fraction:g} of the MACs: expected a fraction such as {closest_within:.4f}")
+    raise GdwsError(f"no pruning ratio gives {fraction:g} of the MACs: expected a fraction such as {nearest:.4f}")
 
 
-def as_fast(
+def fraction_as_fast(
     model: nn.Module, images: Dataset, speedup: float, target: Target, importance: str, scope: str, round_to: int
 ) -> tuple[float, float]:
     """The fraction of the MACs at which the pruned network is `speedup` times as fast as the model on the target, or as near to
@@ -160,11 +160,11 @@ def as_fast(
         speeds[fraction] = 1 / found
         return found
 
-    fraction = bisected(taken, 1 / speedup)
+    fraction = bisect_fraction(taken, 1 / speedup)
     return fraction, speeds[fraction]
 
 
-def reestimated(model: nn.Module, batches: list[tuple[Tensor, Tensor]]) -> nn.Module:
+def reestimate_batchnorm(model: nn.Module, batches: list[tuple[Tensor, Tensor]]) -> nn.Module:
     """A copy whose BatchNorm statistics are the mean of those of the batches, every layer's beside the new ones before it."""
     adapted = copy.deepcopy(model)
     norms = [module for module in adapted.modules() if isinstance(module, nn.BatchNorm2d)]
@@ -183,12 +183,13 @@ def reestimated(model: nn.Module, batches: list[tuple[Tensor, Tensor]]) -> nn.Mo
 
 def attacked_loss(model: nn.Module, judging: Dataset, seed: int) -> float:
     """Mean cross-entropy after PGD-10 against the model itself."""
+    batches = attack_batches(model, judging, seed)
     with full_precision(), evaluating(model), torch.no_grad():
-        losses = [F.cross_entropy(model(images), labels, reduction="none") for images, labels in attacked(model, judging, seed)]
+        losses = [F.cross_entropy(model(images), labels, reduction="none") for images, labels in batches]
     return float(torch.cat(losses).mean())
 
 
-def shuffled(count: int, batch: int, generator: torch.Generator) -> Iterator[Tensor]:
+def shuffle_batches(count: int, batch: int, generator: torch.Generator) -> Iterator[Tensor]:
     """Indices of whole batches, epoch after epoch, without end."""
     batch = min(batch, count)
     while True:
@@ -202,7 +203,7 @@ def rate_at(progress: float) -> float:
 
 
 @cudnn_benchmark()
-def tuned(
+def tune(
     model: nn.Module, dataset: Dataset, seconds: float, batch: int, rate: float, seed: int
 ) -> tuple[nn.Module, int, float]:
     """A copy after `seconds` of adversarial training (bfloat16 on a GPU), the number of its steps and its true seconds.
@@ -216,7 +217,7 @@ def tuned(
     optimizer = torch.optim.SGD(network.parameters(), rate, momentum=0.9, weight_decay=5e-4, nesterov=True)
     mixed = torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda")
     start = time.perf_counter()
-    for step, chosen in enumerate(shuffled(len(images), batch, generator)):
+    for step, chosen in enumerate(shuffle_batches(len(images), batch, generator)):
         elapsed = time.perf_counter() - start
         if step > 0 and elapsed >= seconds:
             break
@@ -248,7 +249,7 @@ def channel_counts(model: nn.Module) -> dict[str, tuple[int, int]]:
     return counts
 
 
-def resized(module: nn.Module, inputs: int, outputs: int) -> nn.Module:
+def resize(module: nn.Module, inputs: int, outputs: int) -> nn.Module:
     """A fresh module of the same kind with other channel counts."""
     if isinstance(module, nn.Conv2d) and module.groups == 1:
         settings: dict[str, Any] = {name: getattr(module, name) for name in ("stride", "padding", "dilation", "padding_mode")}
@@ -284,7 +285,7 @@ def rebuild(folder: Path) -> nn.Module:
         model = models.resolve(check_base(record["base"]))
         for name, (inputs, outputs) in record["channels"].items():
             module = model.get_submodule(name)
-            sites.replace(model, {module: resized(module, inputs, outputs)})
+            replace_modules(model, {module: resize(module, inputs, outputs)})
     except (OSError, AttributeError, KeyError, TypeError, ValueError) as error:
         if isinstance(error, GdwsError):
             raise
@@ -333,7 +334,7 @@ def main() -> None:
         rest = slice(options.images, 2 * options.images)
         name = f"{dataset.name} after its first {options.images}"
         judging = Dataset(name, dataset.images[rest], dataset.labels[rest], options.batch)
-    calibration = attacked(model, dataset.take(options.images, options.batch), options.seed)
+    calibration = attack_batches(model, dataset.take(options.images, options.batch), options.seed)
     set_gradients(model, calibration)
     whole = counted_macs(model, example)
     rows: list[dict[str, Any]] = []
@@ -363,7 +364,7 @@ def main() -> None:
     fractions, reached = options.fractions, dict[str, float]()
     if options.speedup:
         target = Target(options.engine, options.precision, threads=1, batch=options.run_batch)
-        fraction, speed = as_fast(model, dataset.take(25), options.speedup, target, *ways[0], options.round_to)
+        fraction, speed = fraction_as_fast(model, dataset.take(25), options.speedup, target, *ways[0], options.round_to)
         fractions, reached = [fraction], {"speedup": speed}
     report("base", model, 1.0)
     for fraction in fractions:
@@ -371,7 +372,7 @@ def main() -> None:
         candidates = []
         for importance, scope in ways:
             smaller, multiple = prune_to(model, example, fraction, importance, scope, options.round_to)
-            adapted = reestimated(smaller, calibration)
+            adapted = reestimate_batchnorm(smaller, calibration)
             loss = 0.0 if judging is None else attacked_loss(adapted, judging, options.seed)
             candidates.append((loss, smaller, adapted, {"ranked by": f"{importance} {scope}", "multiple of": multiple}))
         _, smaller, adapted, way = min(candidates, key=lambda candidate: candidate[0])
@@ -380,7 +381,7 @@ def main() -> None:
         report("re-estimated", adapted, fraction, **way)
         if options.tune_seconds > 0:
             tuning = options.tune_seconds, options.tune_batch, options.rate, options.seed
-            network, steps, seconds = tuned(adapted, dataset, *tuning)
+            network, steps, seconds = tune(adapted, dataset, *tuning)
             report("tuned", network, fraction, **way, **{"tune s": seconds, "steps": steps})
 
 

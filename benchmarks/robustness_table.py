@@ -1,6 +1,7 @@
-"""A network and its compressed versions under proper attacks, side by side: the table of docs/evaluation.md.
+"""A network and its compressed versions under proper attacks, side by side.
 
-    python scripts/robustness_table.py MODEL --weights FILE --train DATA --test DATA --out FOLDER [--device cuda] [--minutes 9]
+    python benchmarks/robustness_table.py MODEL --weights FILE --train DATA --test DATA --out FOLDER
+        [--device cuda] [--minutes 9]
 
 Compresses the model to --budgets of its MACs (or takes the folders that --networks names), and runs every preset of --attacks
 on the first --n test images: natural, under attack, transferred both ways, and image by image beside the base. FOLDER keeps the
@@ -21,36 +22,37 @@ from torch import Tensor, nn
 import gdws
 from gdws import data, models
 from gdws.attacks.presets import PRESETS, preset
-from gdws.calibration.statistics import Statistics
+from gdws.calibration.method import ATTACK
 from gdws.core.files import write_atomically
+from gdws.core.significance import paired_change
 from gdws.data import Dataset
 from gdws.evaluation.compare import OutOfTime, compare
 from gdws.evaluation.comparison import NATURAL, Comparison, Trial, interval, percent
 from gdws.evaluation.red_flags import red_flags
-from gdws.evaluation.significance import paired_change
 
 
-def compressed(model: nn.Module, name: str, train: Dataset, budgets: Sequence[float], structures: str, out: Path) -> list[Path]:
-    """Folders of the compressed networks, made where they are not there yet."""
-    folders, collected = [], None
+def compress_to(
+    model: nn.Module, name: str, train: Dataset, budgets: Sequence[float], structures: str, out: Path
+) -> list[Path]:
+    """Folders of the networks compressed to these budgets, made where they are not there yet."""
+    folders, statistics = [], None
     for fraction in budgets:
         folders.append(out / f"{structures}-{fraction:.2f}")
         if folders[-1].exists():
             continue
         start = time.monotonic()
-        calibration: Statistics | Dataset = collected or train
-        made = gdws.plan(model, calibration, gdws.Macs(fraction), structures=structures)
-        collected = made.calibration
-        gdws.save(gdws.apply(model, made), folders[-1], base=name)
+        if statistics is None:
+            statistics = gdws.calibrate(model, train, gdws.Calibrated(structures=structures, attack=ATTACK))
+        made = gdws.plan(model, statistics, gdws.Macs(fraction))
+        gdws.save(gdws.apply(model, made, statistics), folders[-1], base=name)
         print(f"{folders[-1]}: {made.macs:.4f} of the MACs, {time.monotonic() - start:.0f} s", flush=True)
     return folders
 
 
 def under(found: Comparison, judge: str, maker: str) -> Tensor:
     """Right (N,) on natural images and on every example of the preset that was made on `maker`."""
-    return torch.stack([found.right[Trial(judge, name, maker)] for name in found.attacks] + [found.under(judge, NATURAL)]).all(
-        0
-    )
+    right = [found.right[Trial(judge, name, maker)] for name in found.attacks]
+    return torch.stack([*right, found.under(judge, NATURAL)]).all(0)
 
 
 def markdown(results: dict[str, Comparison]) -> str:
@@ -118,7 +120,7 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     model = models.resolve(options.model, options.weights).to(options.device)
     test = data.load(options.test, "test").take(options.n, options.batch)
-    folders = options.networks or compressed(
+    folders = options.networks or compress_to(
         model,
         options.model,
         data.load(options.train, "train").take(options.images),
@@ -146,7 +148,7 @@ def main() -> None:
             print(f"{name}: {stop}", flush=True)
             continue
         print(f"{name}: {time.monotonic() - start:.0f} s in this call", flush=True)
-        record = {preset: found.record() for preset, found in results.items()}
+        record = {attack: found.record() for attack, found in results.items()}
         write_atomically(options.out / "result.json", json.dumps(record, indent=1))
     if len(results) < len(options.attacks):
         print("Not finished: run the same command again.")
@@ -154,8 +156,8 @@ def main() -> None:
         print(markdown(results))
     if results and len(results) == len(options.attacks) and not options.quick:
         first = options.attacks[0]
-        for doubt in red_flags(results[first], networks, test, preset(first), options.seed):
-            print(f"Warning: {doubt}.")
+        for flag in red_flags(results[first], networks, test, preset(first), options.seed):
+            print(f"Warning: {flag}.")
 
 
 if __name__ == "__main__":

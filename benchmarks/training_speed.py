@@ -1,6 +1,6 @@
 """A training step beside the passes that it consists of: the same network, batch and precision, interleaved in one run.
 
-    python scripts/training_speed.py zoo:preactresnet18 --device cuda --precision bfloat16
+    python benchmarks/training_speed.py zoo:preactresnet18 --device cuda --precision bfloat16
 
 A step draws and augments a batch, attacks it, descends, and moves the average. Its passes are one forward and one backward pass
 to the image for each of the attack's steps, in eval mode, and one of each to the weights, in train mode. Images are noise.
@@ -72,7 +72,7 @@ def main() -> None:
         for _ in range(4):
             run()
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
-    for _ in range(options.search_plans):
+    for _ in range(options.rounds):
         for name, run in contenders.items():
             begun = now()
             for _ in range(5 if options.device.startswith("cuda") else 1):

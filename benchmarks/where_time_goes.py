@@ -1,6 +1,6 @@
-"""Where the time of a network goes in an engine, by kind of node: docs/speed.md's table.
+"""Where the time of a network goes in an engine, by kind of node.
 
-    python scripts/where_time_goes.py MODEL ... [--weights FILE] [--engine onnxruntime] [--precision int8]
+    python benchmarks/where_time_goes.py MODEL ... [--weights FILE] [--engine onnxruntime] [--precision int8]
 
 One thread, batch 1; the engine's own times, medians over passes. "layout" is changes of layout, "norm" BatchNorm and what else
 works element by element outside a convolution; "outside" is what a pass takes beyond its nodes.
@@ -18,7 +18,7 @@ from statistics import median
 import torch
 
 from gdws import models
-from gdws.deploy.engines import open_session, prepared
+from gdws.deploy.engines import open_session, prepare_for_engine
 from gdws.deploy.onnx import to_onnx
 from gdws.deploy.runtimes import NodeTime
 
@@ -54,7 +54,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder, "model.onnx")
             to_onnx(model, file, example)
-            ready = prepared(options.engine, file, calibration, Path(folder))
+            ready = prepare_for_engine(options.engine, file, calibration, Path(folder))
             plain = open_session(options.engine, ready, example, 1)
             profiled = open_session(options.engine, ready, example, 1, profiled=True)
         whole = []

@@ -87,14 +87,20 @@ def small():
 
 @pytest.fixture
 def run(tmp_path, monkeypatch, capsys):
-    """The command line in a folder of its own: call it with words, get its exit status and what it printed."""
+    """The command line in a folder of its own: call it with words, get its exit status and what it printed.
+
+    What a compression came to is timed in eager PyTorch, which needs no export.
+    """
     from gdws import cli
     from gdws.cli import compression, options
+    from gdws.compression import report
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(options.console, "width", 200)
     monkeypatch.setattr(compression, "HELD", 10)
+    monkeypatch.setattr(report, "ENGINE", "eager")
+    monkeypatch.setattr(report, "REPEATS", 3)
 
     def call(*arguments):
         monkeypatch.setattr(sys, "argv", ["gdws", *map(str, arguments)])

@@ -35,7 +35,7 @@ PURE = (
     "structures.kernel_elimination",
     "structures.filter_splitting",
     "planning.knapsack",
-    "evaluation.significance",
+    "core.significance",
 )
 """Tensors and numbers in, tensors and numbers out."""
 ALLOWED_IN_PURE = {

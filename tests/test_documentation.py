@@ -14,10 +14,13 @@ import re
 import shlex
 from pathlib import Path
 from typing import NamedTuple
+from unittest.mock import patch
 
 import pytest
 
 import gdws
+from gdws.compression import report
+from gdws.structures import STRUCTURES
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted(page for page in (ROOT / "docs").rglob("*.md") if not page.name.startswith("_"))]
@@ -81,6 +84,13 @@ def name_of(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
+@pytest.fixture
+def _own_structures():
+    """What a page adds to the structures is gone after it."""
+    with patch.dict(STRUCTURES):
+        yield
+
+
 @pytest.fixture(scope="session")
 def shared_cache(tmp_path_factory):
     """Statistics that one page collects serve the next."""
@@ -88,8 +98,10 @@ def shared_cache(tmp_path_factory):
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if any(map(is_run, blocks(page.read_text())))], ids=name_of)
+@pytest.mark.usefixtures("_own_structures")
 def test_blocks_run(page, run, shared_cache, monkeypatch, capsys):
     monkeypatch.setenv("XDG_CACHE_HOME", str(shared_cache))
+    monkeypatch.setattr(report, "ENGINE", "torch")  # which is built in no time
     namespace = {"__name__": "__main__"}
     printed = None
     for block in blocks(page.read_text()):

@@ -8,6 +8,7 @@ from gdws.calibration.statistics import Statistics
 from gdws.compression.apply import apply
 from gdws.compression.compress import compress, plan
 from gdws.compression.fidelity import agreement
+from gdws.compression.report import report
 from gdws.compression.storage import load, save
 from gdws.core.cost import network_cost
 from gdws.core.version import __version__
@@ -64,6 +65,7 @@ __all__ = [
     "plan_of",
     "quantize",
     "red_flags",
+    "report",
     "save",
     "sensitivity",
     "structures",

@@ -2,11 +2,24 @@
 
 
 class GdwsError(ValueError):
-    """Bad input. The message is one sentence that names what was given and what was expected."""
+    """Bad input, told in one sentence: what was given and what was expected.
+
+    It is a ValueError. Every function of gdws raises it for arguments that it refuses.
+
+    >>> import gdws
+    >>> try:
+    ...     gdws.Macs(2)
+    ... except gdws.GdwsError as error:
+    ...     print(error)
+    Macs(2): expected a fraction above 0 and at most 1
+    """
 
 
 class OutOfReach(GdwsError):
-    """A budget that nothing meets. least: what the smallest choices cost, in the unit of whoever raises it."""
+    """A budget that nothing meets.
+
+    least  what the smallest choices cost, in the unit of whoever raises it.
+    """
 
     def __init__(self, message: str, least: float) -> None:
         super().__init__(message)

@@ -8,6 +8,8 @@ from torch import nn
 
 import gdws
 from gdws.compression import refit as refit_module
+from gdws.core.progress import shown
+from gdws.structures import STRUCTURES
 
 
 class Residual(nn.Module):
@@ -143,3 +145,40 @@ def test_a_layer_that_is_called_again_is_fitted_to_all_its_calls(times, pooled):
     together, separately = errors(model, compressed), errors(model_apart, apart)
     assert len(together) == len(separately) == times + 1
     assert all(ours < 1.5 * each for ours, each in zip(together, separately, strict=True))  # fitted to the first: 8x and more
+
+
+def test_the_bar_of_a_refit_goes_on_with_every_layer():
+    """Bug: it stood at 0/1 for minutes."""
+
+    class Counted:
+        def __init__(self):
+            self.totals, self.steps, self.stopped = [], 0, 0
+
+        def start(self, label, total):
+            self.totals.append(total)
+
+        def advance(self, note):
+            self.steps += 1
+
+        def stop(self):
+            self.stopped += 1
+
+    torch.manual_seed(0)
+    model, images = Residual().eval(), torch.rand(4, 3, 8, 8)
+    statistics = gdws.calibrate(model, [images], gdws.Calibrated(attack=None))
+    made = gdws.plan(model, statistics, gdws.Macs(0.4))
+    replaced = {layer.name: layer for layer in made.layers if layer.structure != "dense"}
+    layers = {
+        name: STRUCTURES[layer.structure].build(
+            model.get_submodule(name),
+            layer.ranks,
+            statistics.curves[name][layer.structure],
+            statistics.layers[name].metrics(),
+        )
+        for name, layer in replaced.items()
+    }
+    display = Counted()
+    with shown(display):
+        refit_module.refit(model, layers, [64] * len(layers), images, images)
+    assert (display.totals, display.steps, display.stopped) == ([len(layers)], len(layers), 1)
+    assert len(layers) == 2

@@ -8,8 +8,9 @@ from torch import nn
 
 from gdws import data, models
 from gdws.attacks import PGD
-from gdws.deploy.onnx import to_onnx, verify
-from gdws.deploy.runtimes import OnnxRuntime
+from gdws.deploy.fx.pack_weights import PackedModel
+from gdws.deploy.onnx import to_onnx, trace_model, verify
+from gdws.deploy.runtimes import OnnxRuntime, OpenVino
 from gdws.errors import GdwsError
 from gdws.models import zoo
 from gdws.structures.layers import GDWSConv2d, TwoStageConv2d
@@ -126,13 +127,49 @@ def test_a_truncated_file_is_refused(embedded, tmp_path, kept):
         verify(tmp_path / "half.onnx", embedded[0], images(2))
 
 
-def test_what_cannot_be_exported_is_refused_and_leaves_nothing(tmp_path):
-    class Fixed(nn.Conv2d):
-        def forward(self, x):
-            return super().forward(x).reshape(2, -1)
+class Fixed(nn.Module):
+    """For two images at a time, in the way in which code that was written for one batch is."""
 
-    with pytest.raises(GdwsError, match="cannot be traced for a batch of any size"):
-        to_onnx(Fixed(3, 4, 3), tmp_path / "fixed.onnx", images(2))
+    def __init__(self):
+        super().__init__()
+        self.conv, self.linear = nn.Conv2d(3, 4, 3, 2), nn.Linear(900, 10)
+
+    def forward(self, x):
+        return self.linear(self.conv(x).reshape(2, 900))
+
+
+def test_a_model_for_one_batch_size_becomes_a_file_for_that(tmp_path):
+    torch.manual_seed(0)
+    model = Fixed().eval()
+    with pytest.warns(UserWarning, match=r"takes batches of 2 only: the model cannot be traced for a batch of any size \("):
+        to_onnx(model, tmp_path / "fixed.onnx", images(2))
+    assert verify(tmp_path / "fixed.onnx", model, images(5)).changed == 0
+    sessions = [OnnxRuntime(tmp_path / "fixed.onnx"), OpenVino(tmp_path / "fixed.onnx", images(2))]
+    with pytest.warns(UserWarning, match="batches of 2 only"):
+        sessions.append(PackedModel(trace_model(model, images(2))))
+    for session in sessions:
+        torch.testing.assert_close(session(images(2)), model(images(2)), atol=1e-5, rtol=0)
+        with pytest.raises(GdwsError, match=r"images have shape \(3, 3, 32, 32\): expected \(2, 3, 32, 32\)"):
+            session(images(3))
+    with pytest.raises(GdwsError, match=r"images have shape \(3, 3, 32, 32\): expected"):
+        OpenVino(tmp_path / "fixed.onnx", images(3))
+
+
+class Branching(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+
+    def forward(self, x):
+        x = self.conv(x).mean((2, 3))
+        return x if x.sum() > 0 else 2 * x
+
+
+def test_what_cannot_be_exported_is_refused_and_leaves_nothing(tmp_path, capfd):
+    """Bug: the exporter printed a page of its graph before the sentence."""
+    with pytest.raises(GdwsError, match=r"cannot be traced for a batch of 2 \("):
+        to_onnx(Branching(), tmp_path / "branching.onnx", images(2))
+    assert capfd.readouterr() == ("", "")
     with pytest.raises(GdwsError, match=r"expected \[0, 1\]"):
         to_onnx(models.embedded(), tmp_path / "range.onnx", 255 * images(1))
     with pytest.raises(GdwsError, match="there is no file"):

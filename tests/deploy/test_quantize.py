@@ -77,6 +77,6 @@ def test_bad_input_is_refused(embedded_file, calibration, tmp_path):
         quantize_openvino(tmp_path / "half.onnx", calibration)
     with pytest.raises(GdwsError, match=r"expected \[0, 1\]"):
         quantize(embedded_file, tmp_path / "out.onnx", 255 * calibration)
-    with pytest.raises(GdwsError, match="cannot be quantised"):
+    with pytest.raises(GdwsError, match="cannot be quantized"):
         quantize(embedded_file, tmp_path / "out.onnx", calibration[:, :, :16, :16])
     assert not (tmp_path / "out.onnx").exists()

@@ -79,3 +79,19 @@ def test_counted_budgets_for_tensor_cores_take_plain_convolutions_in_their_sizes
         GdwsError, match=r"\(0.01\) is out of reach in sizes for tensor cores: expected at least 0\.\d+, all layers smallest"
     ):
         gdws.plan(model, statistics, kind(0.01), gdws.Calibrated(structures="separable"), target=target)
+
+
+def test_the_paper_method_takes_alpha_class_by_class_if_asked(residual):
+    """Against LEGO by hand with the exact alpha of the same attacked images, whatever statistics come along."""
+    model, _, _, statistics = residual
+    attack, beta = statistics.attack, 0.05
+    plan = gdws.plan(model, [statistics.images], gdws.Beta(beta), gdws.Paper(exact=True, attack=attack), seed=3)
+    estimated = gdws.plan(model, [statistics.images], gdws.Beta(beta), gdws.Paper(attack=attack), seed=3)
+    assert plan != estimated
+    alphas = gdws.sensitivity(model, [statistics.images], exact=True, attack=attack, seed=3)
+    replaced = [layer for layer in plan.layers if layer.structure == "gdws"]
+    assert replaced
+    for layer in replaced:
+        factors = gdws.lego(model.get_submodule(layer.name).weight, alphas[layer.name], beta, layer.groups)
+        assert tuple(factors.g.tolist()) == layer.ranks
+        assert factors.error == pytest.approx(layer.loss)

@@ -514,7 +514,7 @@ def test_tuning_moves_factors_and_norms_and_nothing_else(tmp_path, compressed, t
         assert moved == (name.rpartition(".")[2] != "channels"), name
     assert tuned.best["robust"] >= 60
     assert gdws.plan_of(tuned.model) == gdws.plan_of(small) is not None
-    gdws.save(tuned.model, tmp_path / "model")
+    gdws.save(tuned.model, tmp_path / "model", export=False)
     x = next(iter(training_images(8)))[0]
     assert torch.equal(gdws.load(tmp_path / "model", base)(x), tuned.model(x))
 
@@ -689,7 +689,7 @@ def test_tune_from_the_command_line(run, tmp_path):
     """The embedded network, on few images."""
     train = data.load("demo", "train").take(30)
     base = models.embedded()
-    gdws.save(gdws.compress(base, train.take(4), gdws.Macs(0.5), "uniform"), tmp_path / "small", base="demo")
+    gdws.save(gdws.compress(base, train.take(4), gdws.Macs(0.5), "uniform"), tmp_path / "small", base="demo", export=False)
     options = ["--data", "demo", "--images", 30, "--epochs", 1, "--batch", 8, "--steps", 1, "--teacher", "demo"]
     status, text = run("tune", "small", *options, "--out", "run", "--json", "t.json")
     assert status == 0, text

@@ -19,14 +19,25 @@ PARTS = ("apgd-ce", "apgd-dlr", "apgd-t", "fab", "fab-t", "square")
 
 @dataclass(frozen=True)
 class AutoAttack:
-    """The parts of a version one after another, each on the images that are left standing.
+    """AutoAttack (Croce and Hein 2020), by the package pyautoattack.
 
+    The parts of a version run one after another, each on the images that are still right.
+
+    eps      radius of the ball, in the norm, in units of the image range.
+    norm     "linf", "l2" or "l1".
     version  "standard": APGD on the cross-entropy, targeted APGD and FAB, and Square; "rand" for a model with randomness in
              its forward pass; "custom" for the parts named in `parts`.
-    norm     "linf", "l2" or "l1", with eps its radius in units of the image range.
+    parts    for version "custom" only: some of "apgd-ce", "apgd-dlr", "apgd-t", "fab", "fab-t", "square".
 
-    The generator gives one seed. The package then draws only for the images left standing, so two models are attacked with
-    the same seed but not from the same starts.
+    Raises GdwsError when eps is not above 0, a name is unknown, or parts are given without version "custom". A call raises it
+    when pyautoattack is not installed, or when the model has too few classes for a part.
+
+    The generator of a call gives one seed. The package then draws only for the images that are still right. So two models are
+    attacked with the same seed but not from the same starts.
+
+    >>> from gdws import attacks
+    >>> print(attacks.AutoAttack(version="custom", parts=["apgd-ce", "square"]))
+    AutoAttack apgd-ce+square (l-inf, eps 8/255)
     """
 
     eps: float = 8 / 255
@@ -51,7 +62,15 @@ class AutoAttack:
         return f"AutoAttack{detail} ({NAMES[self.norm]}, eps {pixels(self.eps)})"
 
     def __call__(self, model: nn.Module, images: Tensor, labels: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """The attacked images; one that no part breaks comes back unchanged. images (B, C, H, W) in [0, 1], labels (B,)."""
+        """Make adversarial images.
+
+        model      takes images (B, C, H, W) in [0, 1] and returns logits (B, classes).
+        images     floats (B, C, H, W) in [0, 1], on the model's device.
+        labels     integers (B,), the true classes.
+        generator  on the images' device or the CPU; without one, every call takes a fresh one with seed 0.
+
+        Returns images of the same shape, type and device, in [0, 1]. One that no part breaks comes back unchanged.
+        """
         pyautoattack = optional("pyautoattack", "AutoAttack")
         generator = generator or default_generator()
         seed = int(torch.randint(2**31, (), generator=generator, device=generator.device))

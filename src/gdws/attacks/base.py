@@ -19,16 +19,32 @@ NAMES = {"linf": "l-inf", "l2": "l-2", "l1": "l-1"}
 
 
 class Attack(Protocol):
-    """A frozen dataclass of settings. str() is a short label, dataclasses.asdict() a record for JSON.
+    """What every attack is: a frozen dataclass of settings that is called like a function.
 
-    Of a batch it draws its random numbers for the whole, whatever the model: two networks are attacked from the same starts.
+    str() gives a short label, dataclasses.asdict() a record for JSON. An attack draws the random numbers of a batch for the
+    whole batch, whatever the model decides. So two networks are attacked from the same starts.
+
+    >>> from dataclasses import asdict
+    >>> from gdws import attacks
+    >>> attack: attacks.Attack = attacks.MSD(steps=2)
+    >>> str(attack)
+    'MSD-2 (l-inf, l-2, l-1, eps 0.03, 0.5, 12)'
+    >>> asdict(attack)["steps"]
+    2
     """
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
     def __call__(self, model: nn.Module, images: Tensor, labels: Tensor, generator: torch.Generator | None = None, /) -> Tensor:
-        """Adversarial images for images (B, C, H, W) in [0, 1] with labels (B,). The generator is all its
-        randomness; without one, every call draws the same numbers."""
+        """Make adversarial images.
+
+        model      takes images (B, C, H, W) in [0, 1] and returns logits (B, classes).
+        images     floats (B, C, H, W) in [0, 1], on the model's device.
+        labels     integers (B,), the true classes.
+        generator  all the randomness there is; without one, every call draws the same numbers.
+
+        Returns images of the same shape, type and device, in [0, 1].
+        """
 
 
 def default_generator() -> torch.Generator:

@@ -16,7 +16,9 @@ from gdws.errors import GdwsError
 
 @dataclass(frozen=True)
 class FoolboxAttack(ABC):
-    """An attack of foolbox's with a radius, in units of the image range. None of these draws random numbers.
+    """An attack of the package foolbox in the l-inf ball. None of these draws random numbers.
+
+    eps  radius of the ball, in units of the image range.
 
     Images that the model gets wrong are left alone.
     """
@@ -37,7 +39,16 @@ class FoolboxAttack(ABC):
         """The attack, from foolbox.attacks."""
 
     def __call__(self, model: nn.Module, images: Tensor, labels: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """The attacked images. images (B, C, H, W) in [0, 1], labels (B,); the generator is not used."""
+        """Make adversarial images.
+
+        model      takes images (B, C, H, W) in [0, 1] and returns logits (B, classes).
+        images     floats (B, C, H, W) in [0, 1], on the model's device.
+        labels     integers (B,), the true classes.
+        generator  not used: this attack draws no random numbers.
+
+        Returns images of the same shape, type and device, in [0, 1].
+        Raises GdwsError when foolbox is not installed.
+        """
         foolbox = optional("foolbox", type(self).__name__)
         attacked, active = images.clone(), still_right(model, images, labels)
         if len(active):
@@ -50,7 +61,17 @@ class FoolboxAttack(ABC):
 
 @dataclass(frozen=True)
 class FGSM(FoolboxAttack):
-    """One step of length eps along the gradient's signs (Goodfellow et al. 2015)."""
+    """One step of length eps along the signs of the gradient (Goodfellow et al. 2015), by the package foolbox.
+
+    eps  radius of the l-inf ball, in units of the image range.
+
+    Raises GdwsError when eps is below 0; a call raises it when foolbox is not installed. Images that the model gets wrong are
+    left alone.
+
+    >>> from gdws import attacks
+    >>> print(attacks.FGSM(eps=4 / 255))
+    FGSM (l-inf, eps 4/255)
+    """
 
     def _build(self, attacks: Any) -> Any:
         return attacks.LinfFastGradientAttack(random_start=False)
@@ -58,7 +79,19 @@ class FGSM(FoolboxAttack):
 
 @dataclass(frozen=True)
 class BIM(FoolboxAttack):
-    """PGD from the image itself (Kurakin et al. 2017), with foolbox's own step and number of steps."""
+    """The basic iterative method: PGD that starts from the image (Kurakin et al. 2017), by the package foolbox.
+
+    eps    radius of the l-inf ball, in units of the image range.
+    step   length of a step, in the same unit; foolbox's own by default.
+    steps  number of steps; foolbox's own by default.
+
+    Raises GdwsError when eps or step is below 0 or steps is below 1; a call raises it when foolbox is not installed. Images
+    that the model gets wrong are left alone.
+
+    >>> from gdws import attacks
+    >>> print(attacks.BIM(steps=5))
+    BIM-5 (l-inf, eps 8/255)
+    """
 
     step: float = 1.6 / 255
     steps: int = 10
@@ -69,7 +102,18 @@ class BIM(FoolboxAttack):
 
 @dataclass(frozen=True)
 class DeepFool(FoolboxAttack):
-    """Steps to the nearest of the linearised boundaries (Moosavi-Dezfooli et al. 2016), cut off at eps."""
+    """Steps to the nearest linearized decision boundary (Moosavi-Dezfooli et al. 2016), by the package foolbox.
+
+    eps    radius of the l-inf ball at which the result is cut off, in units of the image range.
+    steps  number of steps at most.
+
+    Raises GdwsError when eps is below 0 or steps is below 1; a call raises it when foolbox is not installed. Images that the
+    model gets wrong are left alone.
+
+    >>> from gdws import attacks
+    >>> print(attacks.DeepFool())
+    DeepFool-50 (l-inf, eps 8/255)
+    """
 
     steps: int = 50
 

@@ -82,7 +82,7 @@ def loss_gradient(model: nn.Module, x: Tensor, labels: Tensor) -> tuple[Tensor, 
 
 
 def still_right(model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
-    """Which images the model decides rightly, as indices: one host synchronisation."""
+    """Which images the model decides rightly, as indices: one host synchronization."""
     with torch.no_grad():
         logits: Tensor = model(images)
     return (logits.argmax(1) == labels).nonzero().squeeze(1)

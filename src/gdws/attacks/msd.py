@@ -17,11 +17,26 @@ from gdws.errors import GdwsError
 
 @dataclass(frozen=True)
 class MSD:
-    """Each step tries every norm's step, projected onto its own ball, and keeps for each image the worst of the three.
+    """Multi steepest descent (Maini et al. 2020): one attack on the union of an l-inf, an l-2 and an l-1 ball.
 
-    So every iterate is within one of the balls, and which one may change from step to step. It starts from the image: no
-    random numbers. eps, step and early_exit are as in PGD, the first two for (l-inf, l-2, l-1); a step costs a forward and
-    a backward pass and one forward pass more for each norm.
+    Each step tries every norm's step, projected onto its own ball, and keeps for each image the worst of the three. So every
+    iterate is within one of the balls, and which one may change from step to step. It starts from the image: no random
+    numbers. A step costs a forward and a backward pass and one forward pass more for each norm.
+
+    eps         three radii, for l-inf, l-2 and l-1, in units of the image range.
+    step        three step lengths, in the same order and unit.
+    steps       number of steps.
+    early_exit  leave alone an image that is wrong already, and stop each image at its first wrong iterate.
+
+    Raises GdwsError when there are not three eps >= 0 and three step > 0, or steps is below 0.
+
+    >>> from gdws import attacks, data, models
+    >>> attack = attacks.MSD(steps=2)
+    >>> print(attack)
+    MSD-2 (l-inf, l-2, l-1, eps 0.03, 0.5, 12)
+    >>> images, labels = next(iter(data.load("demo", "test").take(4)))
+    >>> attack(models.embedded(), images, labels).shape
+    torch.Size([4, 3, 32, 32])
     """
 
     eps: tuple[float, float, float] = (0.03, 0.5, 12.0)
@@ -43,7 +58,15 @@ class MSD:
 
     @torch.no_grad()
     def __call__(self, model: nn.Module, images: Tensor, labels: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """The attacked images. images (B, C, H, W) in [0, 1], labels (B,); the generator is not used."""
+        """Make adversarial images.
+
+        model      takes images (B, C, H, W) in [0, 1] and returns logits (B, classes).
+        images     floats (B, C, H, W) in [0, 1], on the model's device.
+        labels     integers (B,), the true classes.
+        generator  not used: this attack draws no random numbers.
+
+        Returns images of the same shape, type and device, in [0, 1].
+        """
         step = GraphedCallable(self.advance(model))
         if not self.early_exit:
             return ascend(step, images, labels, images, self.steps)
@@ -54,16 +77,20 @@ class MSD:
         return attacked
 
     def scaled(self, share: float) -> MSD:
-        """The same in balls of `share` of the radii."""
+        """The same attack with `share` times the radii and the step lengths."""
         (a, b, c), (d, e, f) = self.eps, self.step
         return replace(self, eps=(share * a, share * b, share * c), step=(share * d, share * e, share * f))
 
     def start(self, images: Tensor, generator: torch.Generator) -> Tensor:
-        """The images themselves."""
+        """The images (B, C, H, W) themselves: MSD has no random start, and the generator is not used."""
         return images
 
     def advance(self, model: nn.Module) -> Advance:
-        """One step: a backward pass, and a forward pass for each norm."""
+        """One step of the attack on this model: a backward pass, and a forward pass for each norm.
+
+        Returns a function of (points, images, labels): the next points, and a bool (B,) for each, whether the model decided the
+        point before right.
+        """
         regions = [ball(norm, eps) for norm, eps in zip(BALLS, self.eps, strict=True)]
 
         def move(x: Tensor, gradient: Tensor, images: Tensor, labels: Tensor) -> Tensor:

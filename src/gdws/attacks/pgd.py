@@ -17,17 +17,32 @@ from gdws.errors import GdwsError
 
 @dataclass(frozen=True)
 class PGD:
-    """x <- project(x + steepest-ascent step on the cross-entropy), within eps of the image and within [0, 1].
+    """Projected gradient descent (Madry et al. 2018) in an l-inf, l-2 or l-1 ball around each image.
 
-    eps         radius of the ball, and step the length of a step, both in the norm, in units of the image range.
-    restarts    independent random starts. For each image the first point that the model gets wrong is kept or, failing
+        x <- project(x + steepest-ascent step on the cross-entropy), within eps of the image and within [0, 1]
+
+    eps         radius of the ball, in the norm, in units of the image range.
+    step        length of a step, in the same unit.
+    steps       number of steps; each costs a forward and a backward pass.
+    norm        "linf", "l2" or "l1", over all C*H*W values of an image.
+    restarts    independent random starts. For each image the first point that the model gets wrong is taken or, failing
                 that, the one with the largest loss.
     early_exit  leave alone an image that is wrong already, and stop each image at its first wrong iterate: faster, and
                 never weaker. Without it every image takes every step, and its last iterate counts.
 
+    Raises GdwsError when eps or steps is below 0, step is not above 0, restarts is below 1 or the norm is unknown.
+
     Random numbers come from the generator given to the call, never from the global one: reseeding that inside an evaluation
     would repeat a training loop's augmentations. The starts of all images and restarts are always drawn, so two models that
     are given the same generator state are attacked from the same starts and leave it in the same state.
+
+    >>> from gdws import attacks, data, models
+    >>> attack = attacks.PGD(steps=3, norm="l2", eps=0.5, step=0.25)
+    >>> print(attack)
+    PGD-3 (l-2, eps 0.5, step 0.25)
+    >>> images, labels = next(iter(data.load("demo", "test").take(4)))
+    >>> attack(models.embedded(), images, labels).shape
+    torch.Size([4, 3, 32, 32])
     """
 
     eps: float = 8 / 255
@@ -53,8 +68,15 @@ class PGD:
 
     @torch.no_grad()
     def __call__(self, model: nn.Module, images: Tensor, labels: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """The attacked images. images (B, C, H, W) in [0, 1], labels (B,); generator on the images' device or the CPU;
-        without one, the same fresh one for every call."""
+        """Make adversarial images.
+
+        model      takes images (B, C, H, W) in [0, 1] and returns logits (B, classes).
+        images     floats (B, C, H, W) in [0, 1], on the model's device.
+        labels     integers (B,), the true classes.
+        generator  on the images' device or the CPU; without one, every call takes a fresh one with seed 0.
+
+        Returns images of the same shape, type and device, in [0, 1].
+        """
         generator = generator or default_generator()
         step, grain = GraphedCallable(self.advance(model)), grain_of(images)
         active = still_right(model, images, labels) if self.early_exit else torch.arange(len(images), device=images.device)
@@ -83,15 +105,19 @@ class PGD:
         return worst
 
     def scaled(self, share: float) -> PGD:
-        """The same in a ball of `share` of the radius."""
+        """The same attack with `share` times the radius and the step length."""
         return replace(self, eps=share * self.eps, step=share * self.step)
 
     def start(self, images: Tensor, generator: torch.Generator) -> Tensor:
-        """A random point of each image's ball."""
+        """A random point of the ball around each of the images (B, C, H, W), drawn with the generator."""
         return ball(self.norm, self.eps).random(images, generator)
 
     def advance(self, model: nn.Module) -> Advance:
-        """One step, without randomness."""
+        """One step of the attack on this model, without randomness.
+
+        Returns a function of (points, images, labels): the next points, and a bool (B,) for each, whether the model decided the
+        point before right.
+        """
         region = ball(self.norm, self.eps)
 
         def move(x: Tensor, gradient: Tensor, images: Tensor, labels: Tensor) -> Tensor:

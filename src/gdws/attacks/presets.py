@@ -28,10 +28,21 @@ PRESETS: dict[str, tuple[Attack, ...]] = {
     "bim": (BIM(),),
     "deepfool": (DeepFool(),),
 }
+"""The presets: their names, and the attacks of each in the order in which they are run."""
 
 
 def preset(name: str) -> tuple[Attack, ...]:
-    """The attacks of a preset, in the order in which they are run."""
+    """The attacks of a preset, in the order in which they are run.
+
+    name  "pgd-20", "paper-cifar10", "paper-imagenet", "paper-union", "autoattack", "fgsm", "bim" or "deepfool".
+
+    Returns a tuple of attacks, for gdws.compare. Raises GdwsError when there is no preset of this name.
+
+    >>> from gdws import attacks
+    >>> for attack in attacks.preset("paper-cifar10"):
+    ...     print(attack)
+    PGD-100 (l-inf, eps 8/255, step 2/255)
+    """
     if name not in PRESETS:
         raise GdwsError(f"unknown attack {name!r}: expected one of {', '.join(PRESETS)}")
     return PRESETS[name]

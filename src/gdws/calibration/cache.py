@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -17,12 +16,9 @@ from torch import Tensor, nn
 from gdws.attacks.pgd import PGD
 from gdws.calibration.method import Calibrated
 from gdws.calibration.statistics import LayerStatistics, Statistics
-from gdws.core.files import write_atomically
+from gdws.core.files import limit_cache, write_atomically
 from gdws.core.sites import Site
 from gdws.structures.base import Curve, Structure
-
-KEPT_FILES = 4
-"""Statistics files kept in a cache folder; the oldest beyond these are deleted."""
 
 
 def statistics_key(
@@ -53,7 +49,7 @@ def statistics_key(
 
 
 def write_statistics(file: Path, statistics: Statistics) -> None:
-    tensors = {"attacked": statistics.attacked}
+    tensors = {"attacked": statistics.attacked, "temperature": torch.tensor(statistics.temperature, dtype=torch.float64)}
     for name, layer in statistics.layers.items():
         tensors |= {f"{name}|moment": layer.moment, f"{name}|gradient": layer.gradient, f"{name}|alpha": layer.alpha}
         for structure, curves in statistics.curves[name].items():
@@ -61,9 +57,7 @@ def write_statistics(file: Path, statistics: Statistics) -> None:
                 own = {field: part for field, part in vars(found).items() if part is not None}
                 tensors |= {f"{name}|{structure}|{group}|{field}": part for field, part in own.items()}
     write_atomically(file, save({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}))
-    stale = sorted(file.parent.glob("statistics-*.safetensors"), key=os.path.getmtime)[:-KEPT_FILES]
-    for old in stale:
-        old.unlink(missing_ok=True)
+    limit_cache(file.parent)
 
 
 def read_statistics(
@@ -93,7 +87,13 @@ def read_statistics(
             for site in sites
         }
         return Statistics(
-            images=images, attacked=tensors["attacked"].cpu(), layers=layers, curves=curves, method=method, seed=seed
+            images=images,
+            attacked=tensors["attacked"].cpu(),
+            layers=layers,
+            curves=curves,
+            method=method,
+            seed=seed,
+            temperature=float(tensors["temperature"]),
         )
     except (SafetensorError, KeyError, TypeError, OSError):
         return None

@@ -16,14 +16,17 @@ from gdws.attacks.pgd import PGD
 from gdws.calibration.cache import read_statistics, statistics_key, write_statistics
 from gdws.calibration.hooks import Use, backpropagate, random_signs, record_uses, sampled_class
 from gdws.calibration.method import Calibrated, Method
+from gdws.calibration.robustness import settle_attack
 from gdws.calibration.sensitivity import attacked, squared_gradient_norms
+from gdws.calibration.softening import temperature_of
 from gdws.calibration.statistics import LayerStatistics, Statistics
 from gdws.calibration.trials import Trials, build_trials, measure_corrections
-from gdws.core.checks import Batches, check_weights, checked_logits, unpack_batch
+from gdws.core.checks import Batches, check_differentiable, check_weights, checked_logits, unpack_batch
 from gdws.core.execution import LARGEST_TEMPORARY, evaluating, full_precision, placement
 from gdws.core.files import ensure_folder
 from gdws.core.progress import track
 from gdws.core.sites import Site, find_convolutions, patches
+from gdws.core.unwrap import unwrap
 from gdws.errors import GdwsError
 from gdws.structures import select_structures
 from gdws.structures.base import Curve, Structure
@@ -40,7 +43,7 @@ def calibrate(
     seed: int = 0,
     cache: Path | None = None,
 ) -> Statistics:
-    """Collect what images say of a network: the first step of a compression, good for any budget.
+    """Collect what images say about a network: the first step of a compression, good for any budget.
 
     model   takes images (B, C, H, W) in [0, 1] and returns logits (B, classes). It is left as it was found.
     images  batches of images, or of (images, labels) as a DataLoader gives them. Labels tell the attack what to aim at.
@@ -48,16 +51,25 @@ def calibrate(
     seed    of the attack's starts and of the random cotangents.
     cache   a folder: what was collected before for the same network, images and method is read from there.
 
+    Returns Statistics, for gdws.plan and gdws.apply. Raises GdwsError when there are no images or they are not in [0, 1], when
+    the model does not return finite logits, or when the method has an unknown structure or a pattern that matches nothing.
+
+    The example takes one structure and leaves most layers alone, to be quick.
+
     >>> import gdws
-    >>> statistics = gdws.calibrate(gdws.models.embedded(), gdws.data.load("demo", "train").take(8))
-    >>> gdws.plan(gdws.models.embedded(), statistics, gdws.Macs(0.5)).macs <= 0.5
+    >>> model, images = gdws.models.embedded(), gdws.data.load("demo", "train").take(4)
+    >>> statistics = gdws.calibrate(model, images, gdws.Calibrated(structures="vertical", exclude=["layer[23].*"]))
+    >>> gdws.plan(model, statistics, gdws.Macs(0.5)).macs <= 0.5
     True
     """
+    model = unwrap(model)
     check_weights(model)
     pictures, labels = gather_images(images)
     example = pictures[:1].to(*placement(model))
     with evaluating(model), torch.no_grad():
         checked_logits(model, example, labels)
+        check_differentiable(model, example)
+    method = settle_attack(model, pictures, method)
     return collect_statistics(
         model, pictures, labels, replaceable(find(model, example, method)), method, seed=seed, cache=cache
     )
@@ -83,7 +95,7 @@ def collect_statistics(
     cache: Path | None = None,
 ) -> Statistics:
     """Statistics of these convolutions, and their curves for the method's structures."""
-    structures, attack = select_structures(method.structures), method.attack
+    structures, attack = select_structures(method.structures), method.settled_attack
     if not sites:
         return Statistics(images=images, attacked=images, layers={}, curves={}, method=method, seed=seed)
     key = statistics_key(model, images, labels, [site.name for site in sites], structures, attack, seed)
@@ -96,9 +108,18 @@ def collect_statistics(
     if cache is not None:
         ensure_folder(cache)
     with full_precision(), evaluating(model):
-        layers, adversarial = _collect(model, images, labels, sites, attack, seed)
-        curves = _curves(model, adversarial, sites, structures, layers, seed)
-    statistics = Statistics(images=images, attacked=adversarial, layers=layers, curves=curves, method=method, seed=seed)
+        temperature = temperature_of(_logits(model, images))
+        layers, adversarial = _collect(model, images, labels, sites, attack, seed, temperature)
+        curves = _curves(model, adversarial, sites, structures, layers, seed, temperature)
+    statistics = Statistics(
+        images=images,
+        attacked=adversarial,
+        layers=layers,
+        curves=curves,
+        method=method,
+        seed=seed,
+        temperature=temperature,
+    )
     if file is not None:
         write_statistics(file, statistics)
     return statistics
@@ -123,6 +144,7 @@ def _curves(
     structures: Sequence[Structure],
     layers: dict[str, LayerStatistics],
     seed: int,
+    temperature: float,
 ) -> dict[str, dict[str, list[Curve]]]:
     """Losses in the metric, then corrected by trials on the attacked images."""
     curves: dict[str, dict[str, list[Curve]]] = {}
@@ -136,15 +158,27 @@ def _curves(
                 own = [structure.curve(weight, metric) for weight, metric in zip(weights, metrics, strict=True)]
                 tried[site.name][structure.name] = build_trials(site, structure, own, metrics)
                 curves[site.name][structure.name] = [curve.lasting() for curve in own]
-    factors = measure_corrections(model, adversarial, sites, tried, curves, torch.Generator().manual_seed(seed))
+    factors = measure_corrections(model, adversarial, sites, tried, curves, torch.Generator().manual_seed(seed), temperature)
     return {
         name: {structure: [curve.scaled(factors[name][structure]) for curve in own] for structure, own in by_structure.items()}
         for name, by_structure in curves.items()
     }
 
 
+def _logits(model: nn.Module, images: Tensor) -> Tensor:
+    """Of the images as they are, on the CPU."""
+    with torch.no_grad():
+        return torch.cat([checked_logits(model, part.to(*placement(model))).float().cpu() for part in images.split(50)])
+
+
 def _collect(
-    model: nn.Module, images: Tensor, labels: Tensor | None, sites: Sequence[Site], attack: PGD | None, seed: int
+    model: nn.Module,
+    images: Tensor,
+    labels: Tensor | None,
+    sites: Sequence[Site],
+    attack: PGD | None,
+    seed: int,
+    temperature: float,
 ) -> tuple[dict[str, LayerStatistics], Tensor]:
     device, dtype = placement(model)
     generator = torch.Generator().manual_seed(seed)
@@ -160,7 +194,7 @@ def _collect(
         adversarial.append(x.detach().cpu())
         with record_uses(convolutions) as uses, torch.enable_grad():
             logits = checked_logits(model, x, truth)
-            for _ in backpropagate(logits, x, sampled_class(logits, generator)):
+            for _ in backpropagate(logits, x, sampled_class(logits, generator, temperature)):
                 for name, calls in uses.items():
                     moment, gradient, _ = sums[name]
                     _add_moments(convolutions[name], calls, moment, gradient)

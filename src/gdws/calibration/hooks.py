@@ -94,9 +94,12 @@ def random_signs(logits: Tensor, generator: torch.Generator) -> Iterator[Tensor]
     yield signed.scatter_add(1, predicted, -signed.sum(1, keepdim=True))
 
 
-def sampled_class(logits: Tensor, generator: torch.Generator) -> Iterator[Tensor]:
-    """The one cotangent whose squared derivatives estimate twice the divergence of the output distribution."""
-    probabilities = logits.detach().float().softmax(1)
+def sampled_class(logits: Tensor, generator: torch.Generator, temperature: float = 1.0) -> Iterator[Tensor]:
+    """The one cotangent whose squared derivatives estimate twice the divergence of softmax(logits / temperature).
+
+    The factor 1 / temperature of its derivative is left out: it is the same for all layers.
+    """
+    probabilities = (logits.detach().float() / temperature).softmax(1)
     drawn = torch.multinomial(probabilities.to(generator.device), 1, generator=generator).to(logits.device)
     ones = torch.ones_like(drawn, dtype=probabilities.dtype)
     yield probabilities.scatter_add(1, drawn, -ones).to(logits.dtype)

@@ -4,38 +4,60 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from gdws.attacks import PGD
 from gdws.errors import GdwsError
 
 ATTACK = PGD(steps=7)
 """The attack on the calibration images: what adversarial training uses."""
+AUTO: Literal["auto"] = "auto"
+"""Attack the calibration images with ATTACK where the network has robustness to keep."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """What all methods have in common.
+    """The settings that all methods have in common.
 
-    attack      made first on the calibration images, and on those that Drop holds back; None for a network that is not meant
-                to be robust.
+    attack      made first on the calibration images, and on those that Drop holds back. None calibrates clean, for a network
+                that is not meant to be robust. "auto" looks first (gdws.calibration.robustness).
     exclude     shell patterns of convolutions to leave dense.
     keep_first  leave the first convolution dense, as the paper does.
     keep_1x1    leave 1x1 convolutions dense, as the paper does.
     """
 
     name: ClassVar[str]
-    attack: PGD | None = ATTACK
+    attack: PGD | Literal["auto"] | None = AUTO
     exclude: Sequence[str] = ()
     keep_first: bool = True
     keep_1x1: bool = True
 
+    @property
+    def settled_attack(self) -> PGD | None:
+        """The attack, where it is not left to a look at the network."""
+        assert not isinstance(self.attack, str), "gdws.calibration.robustness.settle_attack comes first"
+        return self.attack
+
 
 @dataclass(frozen=True, kw_only=True)
 class Calibrated(Method):
-    """Least predicted loss in the metric of the data: one exact allocation over all layers, refit when applied.
+    """The calibrated method, the default: least predicted loss in the metric of the data.
 
-    structures  what each layer may become: "gdws", "separable", ... or "auto" for the best of all (gdws.structures).
+    One exact allocation over all layers chooses a structure and a size for each; gdws.apply then refits the layers.
+
+    structures  what each layer may become: "gdws", "vertical", "horizontal", "project", "separable", several of these, or
+                "auto" for the best of all (gdws.structures).
+    attack      made first on the calibration images, and on those that Drop holds back; None for a network that is not meant
+                to be robust.
+    exclude     shell patterns of convolutions to leave dense, such as "layer4.*".
+    keep_first  leave the first convolution dense, as the paper does.
+    keep_1x1    leave 1x1 convolutions dense, as the paper does.
+
+    An unknown structure or an unused pattern raises GdwsError when the method is used.
+
+    >>> import gdws
+    >>> gdws.Calibrated(structures="gdws", exclude=["layer4.*"]).attack
+    'auto'
     """
 
     name: ClassVar[str] = "calibrated"
@@ -46,15 +68,42 @@ class Calibrated(Method):
 class Paper(Method):
     """Algorithm 3 of the paper: LEGO with one beta for all layers, and alpha from equation (8).
 
-    For a Macs or Params budget the least beta that meets it is found exactly.
+    For a Macs or Params budget the least beta that meets it is found exactly. Layers become GDWS or stay dense.
+
+    exact       compute alpha class by class, one backward pass for each. By default random signs estimate it in one pass.
+    attack      made first on the calibration images, and on those that Drop holds back; None for a network that is not meant
+                to be robust.
+    exclude     shell patterns of convolutions to leave dense, such as "layer4.*".
+    keep_first  leave the first convolution dense, as the paper does.
+    keep_1x1    leave 1x1 convolutions dense, as the paper does.
+
+    >>> import gdws
+    >>> model, images = gdws.models.embedded(), gdws.data.load("demo", "train").take(4)
+    >>> plan = gdws.plan(model, images, gdws.Macs(0.5), gdws.Paper(attack=None, exclude=["layer3.*"]))
+    >>> plan.macs <= 0.5
+    True
     """
 
     name: ClassVar[str] = "paper"
+    exact: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class Uniform(Method):
-    """GDWS-U of the paper: MEGO without weights, the same fraction in every layer. It needs no calibration."""
+    """GDWS-U of the paper: MEGO without weights, the same fraction in every layer.
+
+    It needs no calibration: one image is enough, for the sizes of the feature maps. Drop needs more, to hold some back.
+
+    attack      made on the images that Drop holds back; None for a network that is not meant to be robust.
+    exclude     shell patterns of convolutions to leave dense, such as "layer4.*".
+    keep_first  leave the first convolution dense, as the paper does.
+    keep_1x1    leave 1x1 convolutions dense, as the paper does.
+
+    >>> import gdws
+    >>> model, images = gdws.models.embedded(), gdws.data.load("demo", "train").take(1)
+    >>> gdws.plan(model, images, gdws.Params(0.5), gdws.Uniform()).parameters <= 0.5
+    True
+    """
 
     name: ClassVar[str] = "uniform"
 

@@ -11,6 +11,7 @@ from gdws.core.checks import Batches, checked_logits, unpack_batch
 from gdws.core.execution import LARGEST_TEMPORARY, evaluating, placement
 from gdws.core.progress import track
 from gdws.core.sites import patches
+from gdws.core.unwrap import unwrap
 from gdws.errors import GdwsError
 
 TEMPORARY = {"cpu": 2**18, "cuda": 2**26}
@@ -25,15 +26,29 @@ def sensitivity(
     attack: PGD | None = None,
     seed: int = 0,
 ) -> dict[str, Tensor]:
-    """alpha (C,) for each convolution that runs, by name:
+    """Measure how much each input channel of each convolution moves the network's decision: alpha, equation (8) of the paper.
 
         alpha_c = 1 / (M K^2) E_x sum_{j != n} ||D_j^c||_F^2 / (2 delta_j^2),
 
-    D_j^c the derivative of delta_j = z_j - z_n with respect to W_c, n the predicted class. With groups, M counts the outputs
-    of one group. By default one backward pass a batch with random signs estimates the sum over classes without bias;
-    `exact` takes one backward pass a class. `attack` replaces the images by attacked ones (against their labels, or the
-    model's own decisions where the batches have none). The model is left as it was found.
+    D_j^c the derivative of delta_j = z_j - z_n with respect to W_c, z the logits, n the predicted class. With groups, M counts
+    the outputs of one group.
+
+    model    takes images (B, C, H, W) in [0, 1] and returns logits (B, classes). It is left as it was found.
+    batches  batches of images, or of (images, labels).
+    exact    take one backward pass for each class. By default one pass for a batch, with random signs, estimates the sum over
+             classes without bias.
+    attack   replaces the images by attacked ones: against their labels, or the model's own decisions where there are none.
+    seed     of the attack's starts and of the signs.
+
+    Returns alpha, float64 (C,), for each convolution that runs, by name. Raises GdwsError when there are no images or they are
+    not in [0, 1], or when the model does not return finite logits.
+
+    >>> import gdws
+    >>> alpha = gdws.sensitivity(gdws.models.embedded(), gdws.data.load("demo", "train").take(4))
+    >>> alpha["layer1.0.conv1"].shape
+    torch.Size([32])
     """
+    model = unwrap(model)
     device, dtype = placement(model)
     convolutions = {name: module for name, module in model.named_modules() if isinstance(module, nn.Conv2d)}
     generator = torch.Generator().manual_seed(seed)

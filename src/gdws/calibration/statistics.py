@@ -19,7 +19,7 @@ from gdws.structures.metric import GRADIENT_RIDGE, MOMENT_RIDGE, add_ridge
 
 @dataclass(frozen=True)
 class LayerStatistics:
-    """Of one convolution with `groups` groups, float32.
+    """What the calibration images say of one convolution with `groups` groups, in float32.
 
     moment    (groups, CK, CK)  patches, each weighted by the squared length of the output gradient at its pixel
     gradient  (groups, M, M)    half of that of the output gradients, summed over the pixels of an image
@@ -43,10 +43,22 @@ class LayerStatistics:
 
 @dataclass(frozen=True, kw_only=True)
 class Statistics:
-    """What `gdws.calibrate` collects.
+    """What `gdws.calibrate` collects about a network: good for any budget.
 
-    images and attacked (N, C, H, W) on the CPU; by layer name its statistics and, by structure, a curve for each group of the
-    convolution. method: the settings that they were collected with, and that a plan made of them has unless told otherwise.
+    images       (N, C, H, W), the calibration images, on the CPU.
+    attacked     (N, C, H, W), the same after the method's attack.
+    layers       by layer name: its two moments and alpha (gdws.calibration.statistics.LayerStatistics).
+    curves       by layer name and structure: a gdws.structures.Curve for each group of the convolution.
+    method       the settings that they were collected with. gdws.plan uses them too, unless it is given others.
+    seed         of everything random.
+    temperature  of the decisions in the metric (gdws.calibration.softening).
+
+    >>> import gdws
+    >>> model, images = gdws.models.embedded(), gdws.data.load("demo", "train").take(4)
+    >>> method = gdws.Calibrated(structures="vertical", attack=None, exclude=["layer[23].*"])
+    >>> statistics = gdws.calibrate(model, images, method)
+    >>> sorted(statistics.layers)
+    ['layer1.0.conv1', 'layer1.0.conv2', 'layer1.1.conv1', 'layer1.1.conv2']
     """
 
     images: Tensor
@@ -55,10 +67,13 @@ class Statistics:
     curves: dict[str, dict[str, list[Curve]]]
     method: Calibrated
     seed: int
+    temperature: float = 1.0
 
     @property
     def attack(self) -> PGD | None:
-        return self.method.attack
+        """The attack that the images were attacked with; None if they were not."""
+        return self.method.settled_attack
 
     def image_hashes(self) -> tuple[str, ...]:
+        """A short hash of each calibration image, to tell whether other images are among them."""
         return image_hashes(self.images)

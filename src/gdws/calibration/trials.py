@@ -54,12 +54,13 @@ def measure_corrections(
     tried: Mapping[str, Mapping[str, Trials]],
     curves: Mapping[str, Mapping[str, list[Curve]]],
     generator: torch.Generator,
+    temperature: float = 1.0,
 ) -> dict[str, dict[str, Tensor]]:
     """By layer and structure, what to multiply its losses by, for each size.
 
-    images (N, C, H, W): attacked ones if the network is meant to be robust.
+    images (N, C, H, W): attacked ones if the network is meant to be robust. temperature: see gdws.calibration.softening.
     """
-    measured = _measure(model, images[:IMAGES], {site.name: site.conv for site in sites}, tried, generator)
+    measured = _measure(model, images[:IMAGES], {site.name: site.conv for site in sites}, tried, generator, temperature)
     found: dict[str, dict[str, Tensor]] = {}
     for name, structures in tried.items():
         found[name] = {}
@@ -77,6 +78,7 @@ def _measure(
     convolutions: Mapping[str, nn.Conv2d],
     tried: Mapping[str, Mapping[str, Trials]],
     generator: torch.Generator,
+    temperature: float,
 ) -> dict[tuple[str, str], Floats]:
     device, dtype = placement(model)
     sums = {(name, structure): np.zeros(len(layers)) for name, own in tried.items() for structure, layers in own.items()}
@@ -85,7 +87,7 @@ def _measure(
         x = part.to(device, dtype).requires_grad_(True)
         with record_uses(convolutions) as uses, torch.enable_grad():
             logits = checked_logits(model, x)
-            cotangents = (next(sampled_class(logits, generator)) for _ in range(DRAWS))
+            cotangents = (next(sampled_class(logits, generator, temperature)) for _ in range(DRAWS))
             gradients: dict[str, list[list[Tensor]]] = {name: [[] for _ in calls] for name, calls in uses.items()}
             for _ in backpropagate(logits, x, cotangents):
                 for name, calls in uses.items():

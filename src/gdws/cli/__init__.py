@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable
+from typing import Any
 
 import typer
 
@@ -33,10 +35,17 @@ for name, command in COMMANDS.items():
 def main() -> None:
     """The entry point: one sentence and status 2 for bad input, 130 for an interrupt."""
     try:
-        app()
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning  # type: ignore[assignment]
+            app()
     except GdwsError as error:
         errors.print(f"gdws: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
         sys.exit(2)
     except KeyboardInterrupt:
         errors.print("gdws: interrupted; no result was written (where there is a checkpoint, --resume goes on from it)")
         sys.exit(130)
+
+
+def _show_warning(message: Warning | str, *_: Any) -> None:
+    """One sentence, without the line of code that gave it."""
+    errors.print(f"gdws: {message}", style="yellow", markup=False, highlight=False, soft_wrap=True)

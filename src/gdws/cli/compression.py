@@ -3,30 +3,35 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 import typer
 from rich.table import Table
 
-from gdws import data, models
+from gdws import data
 from gdws.attacks import PGD
-from gdws.calibration.method import METHODS, Calibrated, Method, method_of
+from gdws.calibration.collect import gather_images
+from gdws.calibration.method import AUTO, METHODS, Calibrated, Method, Uniform, method_of
 from gdws.cli import demo, tables
 from gdws.cli.options import (
+    Base,
     Device,
-    Eps,
     Json,
     Model,
     Seed,
+    Size,
     Weights,
     cache_folder,
     console,
     errors,
     fraction,
+    image_shape,
+    load_network,
     machine,
     usable_device,
     write_json,
@@ -34,18 +39,23 @@ from gdws.cli.options import (
 from gdws.cli.progress_bar import Bar
 from gdws.compression import storage
 from gdws.compression.compress import compress as compress_model
-from gdws.compression.fidelity import agreements
+from gdws.compression.fidelity import CheckImages
+from gdws.compression.report import report
 from gdws.core.cost import network_cost
 from gdws.core.progress import shown
+from gdws.core.significance import images_to_bound
 from gdws.core.sites import find_convolutions
+from gdws.core.unwrap import unwrap
 from gdws.errors import GdwsError
+from gdws.models.names import base_of, is_folder
 from gdws.planning.budgets import KINDS, Budget, Macs
 from gdws.planning.latency.target import Target
-from gdws.planning.plan import plan_of
+from gdws.planning.plan import HELD_OUT, TRAINING, plan_of
 from gdws.structures import FAMILIES, STRUCTURES
 
-HELD = 100
-"""Training images, as far as there are so many more, on which `compress` says what it cost."""
+HELD, CHECKED = 100, 1000
+"""Other training images on which `compress` says what it cost, as far as there are so many; and held-out images of --check, or
+whatever --drop is kept on."""
 
 
 def demo_command(
@@ -57,18 +67,21 @@ def demo_command(
     with shown(Bar(errors)):
         rows = demo.demo(images, seed)
     console.print(tables.demo(rows, images))
-    write_json(json_file, {"rows": [asdict(row) for row in rows], "images": images, "seed": seed, **machine()})
+    told = demo.seen(rows, images)
+    console.print(told, markup=False, highlight=False, soft_wrap=True)
+    write_json(json_file, {"rows": [asdict(row) for row in rows], "images": images, "seed": seed, "seen": told, **machine()})
 
 
 def inspect(
     model: Model = "demo",
     weights: Weights = None,
-    size: Annotated[int, typer.Option(help="height and width of the images")] = 32,
+    base: Base = None,
+    size: Size = None,
     json_file: Json = None,
 ) -> None:
     """List a model's convolutions: shape, cost, and what becomes of each or why it stays dense."""
-    network = models.resolve(model, weights)
-    example = torch.zeros(1, 3, size, size)
+    network = unwrap(load_network(model, weights, base=base))
+    example = torch.zeros(1, *image_shape(size, [network]))
     made = plan_of(network)
     if made is not None:
         console.print(tables.plan(made))
@@ -97,19 +110,28 @@ def compress(
     model: Model,
     out: Annotated[Path, typer.Option(help="folder for the compressed model")],
     weights: Weights = None,
+    base: Base = None,
     data_name: Annotated[str, typer.Option("--data", help=f"calibration images: {data.NAMES}")] = "demo",
+    check: Annotated[
+        str | None,
+        typer.Option(help="data whose test images tell what it cost, and which --drop is kept on; held out, as unseen"),
+    ] = None,
     macs: Annotated[float | None, typer.Option(help="fraction of the multiply-adds to keep (default 0.5)")] = None,
     params: Annotated[float | None, typer.Option(help="fraction of the weights to keep")] = None,
     speedup: Annotated[float | None, typer.Option(help="times faster than the dense network in its fastest engine")] = None,
     latency: Annotated[float | None, typer.Option(help="the same as a fraction of its time")] = None,
     beta: Annotated[float | None, typer.Option(help="bound on every layer's squared error (method paper)")] = None,
-    drop: Annotated[float | None, typer.Option(help="points of agreement that may be lost on held-back images")] = None,
+    drop: Annotated[float | None, typer.Option(help="points of accuracy that may be lost, 95 % sure (see --check)")] = None,
     method: Annotated[str, typer.Option(help=", ".join(METHODS))] = "calibrated",
     structures: Annotated[
         list[str], typer.Option(help=f"for method calibrated, repeatable: {', '.join((*FAMILIES, *STRUCTURES))}")
     ] = ["auto"],  # noqa: B006, typer copies it
     images: Annotated[int, typer.Option(help="training images to calibrate on")] = 500,
-    eps: Eps = "8/255",
+    robust: Annotated[
+        bool | None,
+        typer.Option(help="attack the calibration images, or do not; by default where the network has robustness to keep"),
+    ] = None,
+    eps: Annotated[str | None, typer.Option(help="radius of that l-inf attack, such as 8/255; 0 for none")] = None,
     exclude: Annotated[list[str] | None, typer.Option(help="pattern of layers to leave dense; repeatable")] = None,
     engine: Annotated[
         str,
@@ -123,7 +145,11 @@ def compress(
     batch: Annotated[int, typer.Option(help="images at a time in the engine")] = 1,
     seed: Seed = 0,
     device: Device = "cpu",
-    cache: Annotated[bool, typer.Option(help="keep the statistics for the next budget")] = True,
+    cache: Annotated[
+        Path | None,
+        typer.Option(help="folder that keeps statistics and times, 2 GB at most (default ~/.cache/gdws)"),
+    ] = None,
+    no_cache: Annotated[bool, typer.Option("--no-cache", help="keep nothing")] = False,
     force: Annotated[bool, typer.Option(help="overwrite the output folder")] = False,
     json_file: Json = None,
 ) -> None:
@@ -133,41 +159,78 @@ def compress(
     given = {"Macs": macs, "Params": params, "Speedup": speedup, "Latency": latency, "Beta": beta, "Drop": drop}
     budget = _budget(given)
     target = Target(engine, precision, threads, batch)
-    network = models.resolve(model, weights).to(usable_device(device))
-    train = data.load(data_name, "train")
+    network = load_network(model, weights, base=base, layers=True).to(usable_device(device))
+    train = data.load(data_name, "train", labels=False)
     calibration = train.take(images)
-    radius = fraction(eps)
-    attack = PGD(eps=radius, step=radius / 4, steps=7) if radius else None
-    settings = _method(method, structures, attack, exclude or ())
-    with shown(Bar(errors)):
+    settings = _method(method, structures, _attack(robust, eps), exclude or ())
+    unseen = _check_images(check, train, images, budget)
+    with shown(Bar(errors)), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r"Drop\(")  # the report says it too
         compressed = compress_model(
             network,
             calibration,
             budget,
             settings,
             target=target if budget.is_measured or target != Target() else None,
+            check=unseen,
             seed=seed,
-            cache=cache_folder() if cache else None,
+            cache=_cache(cache, no_cache),
         )
         made = plan_of(compressed)
         assert made is not None
-        held, agreed = max(0, min(HELD, len(train.labels) - images)), {}
-        if held:
-            unseen, labels = next(iter(train.select(slice(images, images + held)).take(held, held)))
-            agreed = agreements(network, compressed, unseen, labels, attack)
-    storage.save(compressed, out, force=force, base=model)
+        storage.save(compressed, out, force=force, base=base or (base_of(model) if is_folder(model) else model))
+        example = calibration.take(1).images.float().expand(batch, -1, -1, -1) / 255
+        found = report(network, compressed, example, precision=precision, threads=threads)
+    if settings.attack == AUTO and made.attack is None and made.method != Uniform.name:
+        console.print(
+            "The network has no robustness to keep, so it was calibrated on images as they are (--robust attacks them anyway)."
+        )
     console.print(tables.plan(made))
     console.print(tables.left(made))
     if made.measured is not None:
         console.print(tables.measured(made))
-    for kind, per_cent in agreed.items():
-        console.print(f"{per_cent:.1f} % of {held} other training images are decided as by the original, {kind}")
-    console.print(f"saved to {out}")
-    record = {"model": model, "out": str(out), "plan": json.loads(made.to_json()), "agreement": agreed, "held": held}
-    write_json(json_file, {**record, **machine()})
+    console.print(str(found), markup=False, highlight=False, soft_wrap=True)
+    for warning in found.warnings:
+        console.print(f"Warning: {warning}", style="bold red", markup=False, highlight=False, soft_wrap=True)
+    console.print(f"saved to {out}", markup=False, highlight=False, soft_wrap=True)
+    saved = storage.read_record(out)
+    if not saved["exported"]:
+        reason = f"without model.onnx ({saved['not exported because']})"
+        console.print(f"{reason}: commands on it need {saved['base']}", markup=False, highlight=False, soft_wrap=True)
+    cost, agreed = found.fidelity, {}
+    if cost is not None:
+        agreed = {"clean": cost.agreement} | ({} if cost.attacked_agreement is None else {"attacked": cost.attacked_agreement})
+    record = {"model": model, "out": str(out), "plan": json.loads(made.to_json()), "report": found.record()}
+    write_json(json_file, {**record, "agreement": agreed, "held": 0 if cost is None else cost.images, **machine()})
 
 
-def _method(name: str, structures: list[str], attack: PGD | None, exclude: Sequence[str]) -> Method:
+def _check_images(name: str | None, train: data.Dataset, calibrated: int, budget: Budget) -> CheckImages | None:
+    """Held-out images of the data that was named, or as a makeshift training images that are not calibrated on."""
+    most = HELD if name is None else CHECKED
+    if budget.is_searched:  # where a few images may be lost, more tell more than those that allow none
+        most = max(CHECKED, 2 * images_to_bound(budget.value))
+    if name is not None:
+        return CheckImages(*gather_images(data.load(name, "test", labels=False).take(most)), HELD_OUT)
+    left = max(0, min(most, len(train) - calibrated))
+    return CheckImages(*gather_images(train.select(slice(calibrated, calibrated + left))), TRAINING) if left else None
+
+
+def _cache(folder: Path | None, none: bool) -> Path | None:
+    if none and folder is not None:
+        raise GdwsError(f"--cache {folder} together with --no-cache: expected one of them")
+    return None if none else folder or cache_folder()
+
+
+def _attack(robust: bool | None, eps: str | None) -> PGD | Literal["auto"] | None:
+    if robust is None and eps is None:
+        return AUTO
+    radius = fraction(eps or "8/255")
+    if robust is False and eps is not None and radius:
+        raise GdwsError(f"--no-robust together with --eps {eps}: expected one of them")
+    return PGD(eps=radius, step=radius / 4, steps=7) if robust is not False and radius else None
+
+
+def _method(name: str, structures: list[str], attack: PGD | Literal["auto"] | None, exclude: Sequence[str]) -> Method:
     shared: dict[str, Any] = {"attack": attack, "exclude": exclude}
     kind = type(method_of(name))
     return kind(**shared, structures=structures) if kind is Calibrated else kind(**shared)

@@ -10,10 +10,12 @@ from typing import Annotated
 import torch
 import typer
 
-from gdws import data, models
+from gdws import data
 from gdws.attacks import PGD
+from gdws.calibration.sensitivity import attacked
 from gdws.cli import tables
 from gdws.cli.options import (
+    Base,
     Data,
     Device,
     Eps,
@@ -21,15 +23,19 @@ from gdws.cli.options import (
     Model,
     Precision,
     Seed,
+    Size,
     Weights,
     console,
     errors,
     fraction,
+    image_shape,
+    load_network,
     machine,
     usable_device,
     write_json,
 )
 from gdws.cli.progress_bar import Bar
+from gdws.core.checks import unpack_batch
 from gdws.core.files import write_atomically
 from gdws.core.progress import shown, track
 from gdws.deploy import benchmark, engines
@@ -42,6 +48,7 @@ def export_command(
     model: Model,
     out: Annotated[Path, typer.Option(help="the file to write")],
     weights: Weights = None,
+    base: Base = None,
     data_name: Data = "demo",
     to: Annotated[str, typer.Option(help="format of the file: onnx")] = "onnx",
     precision: Precision = "float32",
@@ -58,21 +65,21 @@ def export_command(
         raise GdwsError(f"--to is {to!r}, --precision {precision!r}: expected onnx, and {' or '.join(precisions)}")
     if out.exists() and not force:
         raise GdwsError(f"{out} exists: choose another file, or overwrite it with --force")
-    network = models.resolve(model, weights)
-    test = data.load(data_name, "test").take(n, 50)
+    network = load_network(model, weights, base=base)
+    test = [unpack_batch(batch) for batch in data.load(data_name, "test", labels=False).take(n, 50)]
     sets = {"clean": torch.cat([clean for clean, _ in test])}
     radius = fraction(eps)
     with shown(Bar(errors)), tempfile.TemporaryDirectory() as folder:
         made = Path(folder, "float32.onnx")
-        to_onnx(network, made, sets["clean"])
+        to_onnx(network, made, sets["clean"][:1])
         if precision == "int8":
             made, plain = Path(folder, "int8.onnx"), made
-            quantize(plain, made, next(iter(data.load(data_name, "train").take(images, images)))[0])
+            quantize(plain, made, data.load(data_name, "train", labels=False).take(images).images.float() / 255)
         if radius:
             attack = PGD(eps=radius, step=radius / 4, steps=10)
             random = torch.Generator().manual_seed(seed)
             sets[str(attack)] = torch.cat(
-                [attack(network, clean, labels, random) for clean, labels in track(test, str(attack))]
+                [attacked(network, clean, labels, attack, random) for clean, labels in track(test, str(attack))]
             )
         # int8 differs by design: it is measured, not refused.
         tolerance = None if precision == "int8" else 1e-3
@@ -88,16 +95,17 @@ def bench_command(
     model: Annotated[str, typer.Argument(help="a model as elsewhere, or a FILE.onnx")],
     others: Annotated[list[str] | None, typer.Argument(help="models to compare with it")] = None,
     weights: Weights = None,
+    base: Base = None,
     engine: Annotated[
         str,
         typer.Option(
             help="eager, compile (torch.compile), torch (packed weights), onnxruntime, openvino, cuda (CUDA graphs), autotuned "
             "(both, minutes), or auto: each one's fastest"
         ),
-    ] = "eager",
+    ] = "auto",
     channels_last: Annotated[bool, typer.Option("--channels-last", help="for eager and compile: NHWC in memory")] = False,
     precision: Precision = "float32",
-    size: Annotated[int, typer.Option(help="height and width of the images")] = 32,
+    size: Size = None,
     batch: Annotated[int, typer.Option(help="images at a time")] = 1,
     warmup: Annotated[int, typer.Option(help="untimed passes")] = 50,
     repeats: Annotated[int, typer.Option(help="timed passes")] = 200,
@@ -107,23 +115,29 @@ def bench_command(
     device: Device = "cpu",
     json_file: Json = None,
 ) -> None:
-    """Frames per second of models in eager PyTorch or an engine, taken in turns in one process."""
+    """Frames per second of models in their fastest engine, or in one of your choice, taken in turns in one process."""
     if threads is not None:
         torch.set_num_threads(threads)
     if paper:
         batch, (warmup, repeats) = 1, benchmark.PAPER
-    if min(batch, size, repeats) < 1 or warmup < 0:
+    if min(batch, 1 if size is None else size, repeats) < 1 or warmup < 0:
         raise GdwsError(f"batch {batch}, size {size}, repeats {repeats}: expected at least 1 of each")
-    example = torch.rand(batch, 3, size, size, generator=torch.Generator().manual_seed(seed))
-    if channels_last:
-        example = example.to(memory_format=torch.channels_last)
     runs: dict[str, engines.Compiled] = {}
     if engine not in (*engines.ENGINES, "auto"):
         raise GdwsError(f"--engine is {engine!r}: expected auto, {', '.join(engines.ENGINES)}")
+    names = [model, *(others or [])]
+    networks: dict[str, torch.nn.Module | Path] = {
+        name: Path(name)
+        if name.endswith(".onnx")
+        else load_network(name, weights if index == 0 else None, base=base, named=names).to(usable_device(device))
+        for index, name in enumerate(names)
+    }
+    shape = image_shape(size, [network for network in networks.values() if isinstance(network, torch.nn.Module)])
+    example = torch.rand(batch, *shape, generator=torch.Generator().manual_seed(seed))
+    if channels_last:
+        example = example.to(memory_format=torch.channels_last)
     with shown(Bar(errors)):
-        for index, name in enumerate([model, *(others or [])]):
-            file = name.endswith(".onnx")
-            network = Path(name) if file else models.resolve(name, weights if index == 0 else None).to(usable_device(device))
+        for name, network in networks.items():
             runs[name] = _in_engine(network, engine, channels_last, precision, example)
         timings = benchmark.bench(runs, example, warmup, repeats)
     ran_in = {name: run.name for name, run in runs.items()}

@@ -10,11 +10,12 @@ from typing import Annotated
 import torch
 import typer
 
-from gdws import data, models
+from gdws import data
 from gdws.attacks import Attack
 from gdws.attacks.presets import PRESETS, preset
 from gdws.cli import tables
 from gdws.cli.options import (
+    Base,
     Data,
     Device,
     Json,
@@ -25,6 +26,7 @@ from gdws.cli.options import (
     console,
     errors,
     fraction,
+    load_network,
     machine,
     usable_device,
     write_json,
@@ -33,11 +35,11 @@ from gdws.cli.progress_bar import Bar
 from gdws.core.distributed import join_processes, local_device
 from gdws.core.progress import shown
 from gdws.deploy.quantize import is_quantized
+from gdws.deploy.straight_through import StraightThrough
 from gdws.errors import GdwsError
 from gdws.evaluation.compare import compare
 from gdws.evaluation.deployed import Deployed, deployed_file, deployed_half
 from gdws.evaluation.red_flags import red_flags
-from gdws.evaluation.straight_through import StraightThrough
 
 
 def evaluate_command(
@@ -49,6 +51,7 @@ def evaluate_command(
         ),
     ] = None,
     weights: Weights = None,
+    base: Base = None,
     data_name: Data = "demo",
     n: Annotated[int | None, typer.Option("--n", help="test images (default all)")] = None,
     attack: Annotated[
@@ -76,7 +79,8 @@ def evaluate_command(
         place = local_device(usable_device(device))
         networks, forms = dict[str, torch.nn.Module](), dict[str, Deployed]()
         original = ""  # of the files that follow it; an int8 file that is attacked itself is a network, but no original
-        for name in (model, *(others or [])):
+        names = [model, *(others or [])]
+        for name in names:
             if name in (*networks, *forms):
                 raise GdwsError(f"{name} is named twice: expected different networks")
             if name.endswith(".onnx"):
@@ -87,7 +91,7 @@ def evaluate_command(
                     networks[f"{name}, attacked itself"] = StraightThrough(name).to(place)
                 continue
             original = name
-            networks[name] = models.resolve(name, None if networks else weights).to(place)
+            networks[name] = load_network(name, None if networks else weights, base=base, named=names).to(place)
             if half:
                 forms[f"{name} in half"] = deployed_half(networks[name], name)
         with shown(Bar(errors)) if processes.first() else nullcontext():

@@ -4,28 +4,82 @@ from __future__ import annotations
 
 import json
 import os
+import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
 import torch
 import typer
 from rich.console import Console
+from torch import nn
 
-from gdws import data
+from gdws import data, models
 from gdws.core.files import write_atomically
 from gdws.deploy.engines import PRECISIONS
 from gdws.errors import GdwsError
+from gdws.models.names import BaseNeeded, base_of, is_code, is_folder
+from gdws.planning.plan import plan_of
 
 console, errors = Console(), Console(stderr=True)
 
 Model = Annotated[str, typer.Argument(help="demo, zoo:NAME, torchvision:NAME, timm:NAME, FILE.py:FACTORY or a folder")]
 Weights = Annotated[Path | None, typer.Option(help="safetensors, or a torch state dict, for the (first) model")]
+Base = Annotated[
+    str | None, typer.Option(help="what a folder was made from, where that is FILE.py:FACTORY and no model on the line")
+]
+Size = Annotated[int | None, typer.Option(help="height and width of the images (default: the folder's, or 32)")]
 Data = Annotated[str, typer.Option("--data", help=data.NAMES)]
 Json = Annotated[Path | None, typer.Option("--json", help="also write the result to this file")]
 Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="of everything random")]
 Eps = Annotated[str, typer.Option(help="radius of the l-inf attack, such as 8/255; 0 for none")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...")]
 Precision = Annotated[str, typer.Option(help=", ".join(PRECISIONS))]
+
+
+def load_network(
+    name: str, weights: Path | None = None, *, base: str | None = None, named: Iterable[str] = (), layers: bool = False
+) -> nn.Module:
+    """The network of this name, with its layers where they are needed.
+
+    A folder that was made from code is built on --base, or on the same FILE.py:FACTORY if that is one of the models `named` on
+    the line. Code that only the folder names is run where nothing else will do and the user, asked on a terminal, allows it.
+    """
+    if base is None and is_folder(name):
+        base = _same_code(base_of(name), named)
+    try:
+        return models.resolve(name, weights, base=base, layers=layers)
+    except BaseNeeded as needed:
+        if needed.base is None or not can_ask():
+            raise
+        if not typer.confirm(f"{name} was made from {needed.base}, which is code: run it?", err=True):
+            raise
+        base = needed.base
+    return models.resolve(name, base=base, layers=layers)
+
+
+def can_ask() -> bool:
+    """Whether somebody sits at a terminal."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def _same_code(remembered: str | None, named: Iterable[str]) -> str | None:
+    """The model on the line that a folder was made from: the same function of a file of the same name, wherever that is."""
+
+    def code(name: str) -> tuple[str, str]:
+        path, _, factory = name.rpartition(":")
+        return Path(path).name, factory
+
+    if remembered is None or not is_code(remembered):
+        return None
+    return next((name for name in named if is_code(name) and code(name) == code(remembered)), None)
+
+
+def image_shape(size: int | None, networks: Iterable[nn.Module]) -> tuple[int, int, int]:
+    """(C, H, W) of the images of a size, or of those that one of the networks was compressed on."""
+    plans = [plan for network in networks if (plan := plan_of(network)) is not None]
+    channels, height, width = next((plan.image_shape for plan in plans if plan.image_shape is not None), (3, 32, 32))
+    return (channels, height, width) if size is None else (channels, size, size)
 
 
 def fraction(text: str) -> float:

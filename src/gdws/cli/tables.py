@@ -22,19 +22,24 @@ TOO_SLOW = 1.02
 def demo(rows: Sequence[Row], images: int) -> Table:
     """The demo's networks, the first of them the base."""
     table = _plain("CIFAR-10, method and fraction of MACs")
-    table.caption = f"1,000 test images, PGD-20 on the first {images}; FPS of single images on one core, eager PyTorch"
-    for heading in ("network", "natural", "PGD-20", "M MACs", "k par.", "MB", "FPS", "speed"):
+    table.caption = (
+        f"1,000 test images, PGD-20 on the first {images}, with 95 % intervals; FPS: single images on one core, in "
+        f"{' or '.join(sorted({row.engine for row in rows}))}, and in int8 in "
+        f"{' or '.join(sorted({row.int8_engine for row in rows if row.int8_engine})) or 'nothing that is installed'}"
+    )
+    for heading in ("network", "natural", "PGD-20", "MACs", "MB", "FPS", "speed", "int8 FPS", "speed"):
         table.add_column(heading, justify="left" if heading == "network" else "right", no_wrap=True)
     for row in rows:
+        int8 = ("", "") if row.int8_fps is None else (f"{row.int8_fps:.0f}", f"{row.int8_ratio:.2f}x")
         table.add_row(
             row.name,
-            f"{row.natural:.1f}",
-            f"{row.robust:.1f}",
-            f"{row.macs / 1e6:.1f} ({row.macs / rows[0].macs:.2f})",
-            f"{row.parameters / 1e3:.0f}",
+            _give_or_take(row.natural, row.natural_interval),
+            _give_or_take(row.robust, row.robust_interval),
+            f"{row.macs / rows[0].macs:.2f}",
             f"{row.size_mb:.2f}",
             f"{row.fps:.0f}",
             f"{row.fps_ratio:.2f}x",
+            *int8,
         )
     return table
 
@@ -66,9 +71,9 @@ def epochs(history: Sequence[Mapping[str, float]]) -> Table:
 def plan(made: Plan) -> Table:
     """What becomes of each convolution."""
     table = _plain(f"{made.method}, {made.budget}" + (", for tensor cores" if made.tensor_cores else ""))
-    table.caption = "loss: predicted; next: what another structure would lose at this cost, in multiples of it"
+    table.caption = "loss %: of all that is predicted to be lost; next: what another structure would lose there, in multiples"
     timed = made.measured is not None
-    for heading in ("convolution", "becomes", "MACs", *(["time"] if timed else []), "loss", "next"):
+    for heading in ("convolution", "becomes", "MACs", *(["time"] if timed else []), "loss %", "next"):
         table.add_column(heading, no_wrap=True)
     for layer in made.layers:
         replaced = layer.structure != "dense"
@@ -78,7 +83,7 @@ def plan(made: Plan) -> Table:
             becomes,
             f"{layer.macs / layer.dense_macs:.2f}" if replaced else "",
             *([f"{layer.seconds / layer.dense_seconds:.2f}" if layer.seconds and layer.dense_seconds else ""] if timed else []),
-            f"{layer.loss:.1e}" if replaced else "",
+            f"{100 * layer.loss / made.loss:.1f}" if replaced and made.loss else "",
             layer.reason.partition(",")[0] if replaced else "",
         )
     return table
@@ -209,6 +214,11 @@ def _short(found: Comparison) -> dict[str, str]:
         name: next(short for level, short in enumerate(form) if level == 2 or taken[level].count(short) == 1)
         for name, form in zip(found.attacks, forms, strict=True)
     }
+
+
+def _give_or_take(value: float, bounds: tuple[float, float]) -> str:
+    """With the longer side of its interval."""
+    return f"{value:.1f} ±{max(value - bounds[0], bounds[1] - value):.1f}"
 
 
 def _range(bounds: tuple[float, float], form: str = ".1f") -> str:

@@ -12,6 +12,7 @@ import typer
 from gdws import data, models
 from gdws.cli import tables
 from gdws.cli.options import (
+    Base,
     Data,
     Device,
     Json,
@@ -22,6 +23,7 @@ from gdws.cli.options import (
     console,
     errors,
     fraction,
+    load_network,
     machine,
     usable_device,
     write_json,
@@ -32,6 +34,7 @@ from gdws.core.distributed import join_processes, local_device
 from gdws.core.progress import shown
 from gdws.data.download import OFFICIAL, fetch
 from gdws.errors import GdwsError
+from gdws.models.names import base_of, is_folder
 from gdws.training import RECIPES, Recipe, Trained, recipe_for, train, tune
 from gdws.training.recipes import OBJECTIVES, PRECISIONS
 
@@ -71,7 +74,7 @@ def train_command(
 ) -> None:
     """Train a network adversarially; several processes by torchrun. The weights that are kept are OUT/model.safetensors."""
     check_json(json_file)
-    if (Path(model) / "gdws.json").is_file():
+    if is_folder(model):
         raise GdwsError(f"{model} is a compressed network: expected gdws tune, which keeps it so")
     radius = None if eps is None else fraction(eps)
     given: dict[str, Any] = {"epochs": epochs, "batch": batch, "rate": rate, "eps": radius, "steps": steps, "flip": flip}
@@ -92,6 +95,7 @@ def tune_command(
     folder: Annotated[Path, typer.Argument(help="a folder that gdws compress wrote")],
     data_name: Data,
     out: Out,
+    base: Base = None,
     teacher: Annotated[str | None, typer.Option(help="the original network: tune towards its decisions")] = None,
     teacher_weights: Annotated[Path | None, typer.Option(help="its weights")] = None,
     recipe_name: Annotated[str, typer.Option("--recipe", help=", ".join(RECIPES))] = "tune",
@@ -119,14 +123,14 @@ def tune_command(
     given |= {"precision": precision, "seed": seed}
     with join_processes() as processes, nullcontext() if not processes.first() else shown(Bar(errors)):
         place = local_device(usable_device(device))
-        network = models.resolve(str(folder)).to(place)
+        network = load_network(str(folder), base=base, named=[teacher or ""], layers=True).to(place)
         original = None if teacher is None else models.resolve(teacher, teacher_weights).to(place)
         plan = recipe_for(data_name, place.type, recipe_name, **given)
         split = data.load(data_name, "train").take(images)
         trained = tune(network, split, plan, out, teacher=original, resume=resume, processes=processes)
         if processes.first():
             again = (out / "model" / "gdws.json").is_file()  # a tuning that was complete and is asked for once more
-            storage.save(trained.model, out / "model", force=again, base=storage.read_record(folder)["base"])
+            storage.save(trained.model, out / "model", force=again, base=base or base_of(str(folder)))
             _report(trained, plan, out / "model", json_file)
 
 

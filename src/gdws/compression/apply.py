@@ -8,28 +8,33 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from gdws.attacks import PGD
 from gdws.calibration.collect import collect_statistics, gather_images
 from gdws.calibration.method import Calibrated
 from gdws.calibration.statistics import Statistics
-from gdws.compression.fidelity import hold_back
+from gdws.compression.fidelity import attack_of, hold_back
 from gdws.compression.refit import refit
 from gdws.core.checks import Batches, check_weights
 from gdws.core.execution import placement
 from gdws.core.progress import track
 from gdws.core.sites import find_convolutions, replace_modules
+from gdws.core.unwrap import unwrap
 from gdws.errors import GdwsError
-from gdws.planning.plan import LayerPlan, Plan, attach_plan
+from gdws.planning.plan import HELD_BACK, LayerPlan, Plan, attach_plan
 from gdws.structures import STRUCTURES
 from gdws.structures.layers import FactoredConv2d, GDWSConv2d
 from gdws.structures.mego_lego import truncate
 
 
 def apply(model: nn.Module, plan: Plan, calibration: Batches | Statistics | None = None) -> nn.Module:
-    """A copy of the model with the plan's layers in their places, in eval mode; `model` is untouched.
+    """Copy a model with the plan's layers in their places; `model` is untouched.
 
+    model        the model that the plan is for.
+    plan         what gdws.plan gave, perhaps edited.
     calibration  for a plan of the calibrated method: what gdws.calibrate gave, or the images once more, of which the
                  statistics are then collected again. Other plans need none.
+
+    Returns the copy, in eval mode; gdws.plan_of gives its plan. Raises GdwsError when the plan does not fit the model, or when
+    a calibrated plan comes without statistics or with those of other layers.
 
     >>> import gdws
     >>> model = gdws.models.embedded()
@@ -37,6 +42,7 @@ def apply(model: nn.Module, plan: Plan, calibration: Batches | Statistics | None
     >>> gdws.plan_of(gdws.apply(model, plan)) == plan
     True
     """
+    model = unwrap(model)
     check_weights(model)
     for layer in plan.layers:
         _check_fits(model, layer)
@@ -70,7 +76,7 @@ def _statistics_for(model: nn.Module, plan: Plan, calibration: Batches | Statist
                 raise GdwsError(f"the statistics have no {layer.structure} curve of {layer.name!r}: expected those of the plan")
         return calibration
     images, labels = gather_images(calibration)
-    if plan.budget.is_searched:
+    if plan.budget.is_searched and (plan.fidelity is None or plan.fidelity.source == HELD_BACK):
         (images, labels), _ = hold_back(images, labels)
     names = {layer.name for layer in plan.layers if layer.replaceable}
     sites = [
@@ -78,9 +84,8 @@ def _statistics_for(model: nn.Module, plan: Plan, calibration: Batches | Statist
         for site in find_convolutions(model, images[:1].to(*placement(model)), keep_first=False, keep_1x1=False)
         if site.name in names
     ]
-    attack = None if plan.attack is None else PGD(**plan.attack)
     used = tuple(dict.fromkeys(layer.structure for layer in plan.layers if layer.structure != "dense"))
-    return collect_statistics(model, images, labels, sites, Calibrated(structures=used, attack=attack), seed=plan.seed)
+    return collect_statistics(model, images, labels, sites, Calibrated(structures=used, attack=attack_of(plan)), seed=plan.seed)
 
 
 def _check_fits(model: nn.Module, layer: LayerPlan) -> None:

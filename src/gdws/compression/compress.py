@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from torch import nn
 
+from gdws.calibration.collect import gather_images
 from gdws.calibration.method import Method, method_of
 from gdws.calibration.statistics import Statistics
 from gdws.compression.apply import apply
 from gdws.compression.drop import smallest_within
+from gdws.compression.fidelity import Check, CheckImages, attack_of
 from gdws.core.checks import Batches
+from gdws.core.unwrap import unwrap
+from gdws.errors import GdwsError
 from gdws.planning.budgets import Budget, Drop
 from gdws.planning.latency.table import LatencyTable
 from gdws.planning.latency.target import Target
-from gdws.planning.plan import Plan
+from gdws.planning.plan import Plan, attach_plan
 from gdws.planning.planner import plan_within
 
 
@@ -25,10 +30,11 @@ def compress(
     method: str | Method | None = None,
     *,
     target: Target | None = None,
+    check: Batches | CheckImages | None = None,
     seed: int = 0,
     cache: Path | None = None,
 ) -> nn.Module:
-    """A faster copy of a pre-trained network, within a budget and without training; `model` is untouched.
+    """Make a faster copy of a pre-trained network, within a budget and without training; `model` is untouched.
 
     model   takes images (B, C, H, W) in [0, 1], normalizes inside, and returns logits (B, classes).
     images  a few hundred training images in batches, with labels or without: a DataLoader will do.
@@ -36,18 +42,33 @@ def compress(
     method  "calibrated" (the default), "paper" or "uniform", or a record with their rare settings, such as
             gdws.Calibrated(structures="gdws", attack=None).
     target  where it will run, for budgets of time: by default the best engine of this machine's CPU, one image at a time.
+    check   held-out images, with labels or without: unlike its training images, which a network may know by heart, they tell
+            what the compression cost, which the plan then records (gdws.plan_of(result).fidelity). Drop bounds it there.
     seed    of everything random.
     cache   a folder for statistics and measured times: the next budget then takes seconds.
 
-    gdws.plan_of(result) says what became of each layer. The same in three steps: gdws.calibrate, gdws.plan, gdws.apply.
+    Returns a copy in eval mode with layers of gdws.nn in the place of convolutions. gdws.plan_of(copy) says what became of each
+    layer, gdws.report(model, copy, images) what was won and lost. In three steps: gdws.calibrate, gdws.plan, gdws.apply.
+
+    Raises GdwsError when the model, the images or the method are not as above, when budget, method and target do not go
+    together, when there are too few images for Drop, or when the budget is out of reach (gdws.errors.OutOfReach).
+
+    The example takes one structure and leaves most layers alone, to be quick.
 
     >>> import gdws
-    >>> fast = gdws.compress(gdws.models.embedded(), gdws.data.load("demo", "train").take(8), gdws.Macs(0.5))
+    >>> model, images = gdws.models.embedded(), gdws.data.load("demo", "train").take(4)
+    >>> method = gdws.Calibrated(structures="vertical", exclude=["layer[23].*"])
+    >>> fast = gdws.compress(model, images, gdws.Macs(0.5), method)
     >>> gdws.plan_of(fast).macs <= 0.5
     True
     """
-    made, statistics = _planned(model, images, budget, method, target, seed, cache)
-    return apply(model, made, statistics)
+    model = unwrap(model)
+    given = None if check is None else CheckImages.gather(check)
+    made, statistics = _planned(model, images, budget, method, target, given, seed, cache)
+    compressed = apply(model, made, statistics)
+    if given is not None and made.fidelity is None:
+        attach_plan(compressed, replace(made, fidelity=Check(model, given, attack_of(made)).fidelity(compressed)))
+    return compressed
 
 
 def plan(
@@ -57,19 +78,36 @@ def plan(
     method: str | Method | None = None,
     *,
     target: Target | LatencyTable | None = None,
+    check: Batches | CheckImages | None = None,
     seed: int = 0,
     cache: Path | None = None,
 ) -> Plan:
     """Choose what becomes of every convolution under one budget: the second step of a compression.
 
+    model   takes images (B, C, H, W) in [0, 1], normalizes inside, and returns logits (B, classes).
     images  what gdws.calibrate gave; or images, of which the statistics are then collected. Drop needs images, of which it
-            holds a fifth back.
+            holds a fifth back, or `check`.
+    budget  Speedup(x), Macs(fraction), Drop(points), ... (gdws.planning.budgets).
+    method  as in gdws.compress; by default that of the statistics, or "calibrated".
+    check   for Drop alone: others are compared with the original when they are applied.
     target  where the network will run, for Latency and Speedup; or times that were measured before. For Macs, Params and Drop
             only Target("cuda", "float16"), a plan for tensor cores: plain convolutions in ranks that fill their blocks.
+    seed    of everything random; statistics bring their own.
+    cache   a folder for statistics and measured times.
 
-    The other arguments as in gdws.compress. A plan is a record: print it, save it as JSON, edit it, give it to gdws.apply.
+    Returns a Plan: print it, save it as JSON, edit it, give it to gdws.apply. Raises GdwsError when gdws.compress would, or
+    when the statistics lack a convolution or a structure.
+
+    >>> import gdws
+    >>> plan = gdws.plan(gdws.models.embedded(), gdws.data.load("demo", "train").take(4), gdws.Macs(0.5), "uniform")
+    >>> layer = next(layer for layer in plan.layers if layer.structure == "gdws")
+    >>> layer.name, sum(layer.g), layer.macs < 0.5 * layer.dense_macs
+    ('layer1.0.conv1', 112, True)
     """
-    return _planned(model, images, budget, method, target, seed, cache)[0]
+    if check is not None and not budget.is_searched:
+        raise GdwsError(f"a plan for {budget} got check=: expected it for Drop only, or with gdws.compress or gdws.report")
+    given = None if check is None else CheckImages.gather(check)
+    return _planned(unwrap(model), images, budget, method, target, given, seed, cache)[0]
 
 
 def _planned(
@@ -78,10 +116,16 @@ def _planned(
     budget: Budget,
     method: str | Method | None,
     target: Target | LatencyTable | None,
+    check: CheckImages | None,
     seed: int,
     cache: Path | None,
 ) -> tuple[Plan, Statistics | None]:
     settings = None if method is None else method_of(method)
+    if check is not None:
+        if not isinstance(images, Statistics):
+            pictures, labels = gather_images(images)  # some can be gone through only once
+            images = [pictures] if labels is None else [(pictures, labels)]
+        check.refuse(images.images if isinstance(images, Statistics) else pictures)
     if isinstance(budget, Drop):
-        return smallest_within(model, images, budget, settings, target, seed=seed, cache=cache)
+        return smallest_within(model, images, budget, settings, target, check=check, seed=seed, cache=cache)
     return plan_within(model, images, budget, settings, target, seed=seed, cache=cache)

@@ -1,26 +1,34 @@
-"""The smallest network within a number of points of agreement: plan, apply, measure, bisect."""
+"""The smallest network that loses no more than a number of points, with confidence: plan, apply, compare, bisect.
+
+What is bounded is the upper end of a 95 % interval of what was lost (gdws.planning.plan.Fidelity.most_lost): points of accuracy
+where the images have labels, of agreement where not; and where the calibration images are attacked, also the share of attacked
+images that the original withstands and the compressed network does not. Every network that is tried gets an interval of its
+own; that some are tried is not corrected for, and seldom matters: those far from the budget are decided clearly.
+"""
 
 from __future__ import annotations
 
+import math
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
-import torch
 from torch import nn
 
 from gdws.calibration.collect import gather_images
-from gdws.calibration.method import Calibrated, Method
+from gdws.calibration.method import Method
 from gdws.calibration.statistics import Statistics
 from gdws.compression.apply import apply
-from gdws.compression.fidelity import attack_held_back, decided_alike, hold_back
+from gdws.compression.fidelity import ATTACKED, SHARE_HELD_BACK, Check, CheckImages, attack_of, hold_back
 from gdws.core.checks import Batches
 from gdws.core.hashing import image_hashes
 from gdws.core.progress import note, track
+from gdws.core.significance import images_to_bound
 from gdws.errors import GdwsError, OutOfReach
 from gdws.planning.budgets import Drop, Macs
 from gdws.planning.latency.table import LatencyTable
 from gdws.planning.latency.target import Target
-from gdws.planning.plan import Plan
+from gdws.planning.plan import HELD_BACK, Plan
 from gdws.planning.planner import plan_within
 
 SMALLEST, ROUNDS = 0.02, 7
@@ -34,22 +42,35 @@ def smallest_within(
     method: Method | None,
     target: Target | LatencyTable | None,
     *,
+    check: CheckImages | None,
     seed: int,
     cache: Path | None,
 ) -> tuple[Plan, Statistics | None]:
-    """Bisect the fraction of MACs for the smallest network that agrees with the original on held-back images.
+    """Bisect the fraction of MACs for the smallest network that is as good as the original, on the images of `check`.
 
-    Agreement is taken on the held-back images clean and attacked together. The plan's statistics come from the others.
+    Without them a fifth of the calibration images is held back, and the plan's statistics come from the others.
     """
+    used: Batches | Statistics
     if isinstance(calibration, Statistics):
-        raise GdwsError(f"{budget} got collected statistics: expected images, some of which it can hold back")
-    method = method or Calibrated()
-    images, labels = gather_images(calibration)
-    (fitted, fitted_labels), (held, held_labels) = hold_back(images, labels)
-    check = torch.cat([held, attack_held_back(model, held, held_labels, method.attack).to(held.dtype)])
-    used: Batches = [(fitted, fitted_labels)] if fitted_labels is not None else [fitted]
+        if check is None:
+            raise GdwsError(f"{budget} got collected statistics: expected images, some of which it can hold back, or check=")
+        used, hashes = calibration, calibration.image_hashes()
+    else:
+        images, labels = gather_images(calibration)
+        hashes = image_hashes(images)
+        if check is None:
+            (images, labels), held = hold_back(images, labels)
+            check = CheckImages(*held, HELD_BACK)
+        used = [(images, labels)] if labels is not None else [images]
+    needed = images_to_bound(budget.value)
+    _check_enough(budget, check, needed)
     low, high = SMALLEST, 1.0
     best, statistics = plan_within(model, used, Macs(high), method, target, seed=seed, cache=cache)
+    # Where a few images may be lost, twice as many tell more than those that allow none.
+    beside = Check(model, check, attack_of(best), max(ATTACKED, 2 * needed))
+    fidelity = beside.fidelity(model)
+    if fidelity.warning:
+        warnings.warn(f"{budget}: {fidelity.warning}", stacklevel=4)
     if any(layer.replaceable for layer in best.layers):
         for _ in track(range(ROUNDS), f"searching {budget}"):
             middle = (low + high) / 2
@@ -58,10 +79,21 @@ def smallest_within(
             except OutOfReach:
                 low = middle
                 continue
-            alike = decided_alike(model, apply(model, tried, statistics), check)
-            note(f"{middle:.2f} of the MACs: agreement {alike:.1f} %")
-            if alike >= 100 - budget.value:
-                best, high = tried, middle
+            found = beside.fidelity(apply(model, tried, statistics))
+            note(f"{middle:.2f} of the MACs: at most {found.most_lost:.1f} points lost")
+            if found.most_lost <= budget.value:
+                best, fidelity, high = tried, found, middle
             else:
                 low = middle
-    return replace(best, budget=budget, images=image_hashes(images)), statistics
+    return replace(best, budget=budget, images=hashes, fidelity=fidelity), statistics
+
+
+def _check_enough(budget: Drop, check: CheckImages, needed: int) -> None:
+    """Refuse images that could not tell a loss within the budget from one beyond it, before the work."""
+    count = len(check.images)
+    if count < needed:
+        more = f"{math.ceil(needed / SHARE_HELD_BACK)} calibration images or, better, " if check.source == HELD_BACK else ""
+        raise GdwsError(
+            f"{budget} has {count} {check.source} images to check on: expected at least {needed}, so that a larger loss would "
+            f"show (give {more}as many held-out images with check=, --check)"
+        )

@@ -7,7 +7,7 @@ and goes on with the refitted layer. One forward pass therefore refits the whole
 solved for all its calls so far; its earlier outputs are then out of date, so that a second pass, in which such layers stay as
 they are, refits the others.
 
-With z the features that the layer's bank makes of x, the mix P minimises, summed over calibration images and output pixels,
+With z the features that the layer's bank makes of x, the mix P minimizes, summed over calibration images and output pixels,
 
     |y - P z|^2 on clean images  +  |y - P z|^2 on attacked ones  +  ATTACK_WEIGHT |dy - P dz|^2,
 
@@ -18,14 +18,15 @@ them, and they are what robustness is made of. A small ridge pulls P towards the
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from gdws.core.execution import LARGEST_TEMPORARY, full_precision, placement
-from gdws.core.progress import note, track
+from gdws.core.progress import track
 from gdws.core.sites import find_convolutions, replace_modules
 from gdws.structures.layers import FactoredConv2d
 from gdws.structures.metric import add_moment, mirror, product
@@ -52,11 +53,16 @@ class NormalEquations:
 
 
 class _Pair(nn.Module):
-    """A convolution and the layer in its place. uses: calls in one pass; fitting: whether each refits the layer."""
+    """A convolution and the layer in its place.
 
-    def __init__(self, conv: nn.Conv2d, layer: FactoredConv2d, uses: int) -> None:
+    uses     calls in one pass.
+    steps    of a progress bar, one for each call that refits the layer.
+    fitting  whether each call does.
+    """
+
+    def __init__(self, conv: nn.Conv2d, layer: FactoredConv2d, uses: int, steps: Iterator[int]) -> None:
         super().__init__()
-        self.conv, self.layer, self.uses = conv, layer, uses
+        self.conv, self.layer, self.uses, self.steps = conv, layer, uses, steps
         self.fitting = True
         self.earlier: list[NormalEquations] = []
 
@@ -70,6 +76,8 @@ class _Pair(nn.Module):
             calls = [*self.earlier, normal_equations(self.layer, compressed, target)]
             solve_mix(self.layer, calls)
             self.earlier = calls if len(calls) < self.uses else []  # they are large
+        if self.fitting:
+            next(self.steps, None)
         _fill(output, self.layer, compressed)
         return y
 
@@ -98,13 +106,16 @@ def refit(
     shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     shell = copy.deepcopy(model, shared).eval()
     both = torch.cat([images, attacked]).to(device, dtype)
-    uses = {site.name: len(site.maps) for site in find_convolutions(model, both)}
-    pairs = [_Pair(_conv(shell, name), layer, uses[name]) for name, layer in layers.items()]
+    uses = {site.name: len(site.maps) for site in find_convolutions(model, both) if site.name in layers}
+    # Layers of one call are fitted once more where others have several, which only the end of a pass knows.
+    shared_by_calls = any(count > 1 for count in uses.values())
+    total = sum(uses.values()) + shared_by_calls * sum(count == 1 for count in uses.values())
+    steps = track(range(total), f"refit on {len(images)} images", total)
+    next(steps, None)
+    pairs = [_Pair(_conv(shell, name), layer, uses[name], steps) for name, layer in layers.items()]
     replace_modules(shell, {pair.conv: pair for pair in pairs})
-    passes = 1 if all(pair.uses == 1 for pair in pairs) else 2
-    with full_precision(), torch.no_grad():
-        for _ in track(range(passes), "refit"):
-            note(f"{len(layers)} layers on {len(images)} images")
+    with full_precision(), torch.no_grad(), closing(steps):
+        for _ in range(2 if shared_by_calls else 1):
             shell(torch.cat([both, both]))
             for pair in pairs:
                 pair.fitting = pair.uses == 1

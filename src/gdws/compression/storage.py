@@ -1,4 +1,8 @@
-"""Compressed networks on disk: a folder with model.safetensors and gdws.json. Nothing in it is ever unpickled."""
+"""Compressed networks on disk: a folder with model.safetensors, gdws.json and model.onnx. Nothing in it is ever unpickled.
+
+The weights go into the architecture of the original. model.onnx is the whole network and needs none (torch.export's own files
+would be unpickled); a network that cannot be exported is saved without it, and gdws.json says why.
+"""
 
 from __future__ import annotations
 
@@ -8,24 +12,48 @@ import os
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors.torch import save_file
-from torch import nn
+from torch import Tensor, nn
 
+from gdws.core.execution import evaluating, full_precision, placement
 from gdws.core.files import new_folder
 from gdws.core.sites import replace_modules
+from gdws.core.unwrap import unwrap
 from gdws.core.weights import contiguous_copies, load_weights, read_weights
-from gdws.errors import GdwsError
+from gdws.deploy.onnx import to_onnx, trace_any_batch
+from gdws.deploy.straight_through import StraightThrough
+from gdws.errors import GdwsError, first_line
 from gdws.planning.plan import Plan, attach_plan, plan_of
 from gdws.structures import STRUCTURES
 
-FORMAT = "gdws model 1"
+FORMAT, READABLE = "gdws model 2", ("gdws model 1", "gdws model 2")
+"""What is written, and what is read. The first has no model.onnx, and names of layers may begin with that of a wrapper."""
+WRAPPERS = ("network", "module")
+"""Attributes in which Normalized and DataParallel have the network."""
 
 
-def save(model: nn.Module, folder: str | os.PathLike[str], *, force: bool = False, base: str | None = None) -> None:
-    """Write the model's tensors and what is needed to rebuild it. `base` names the architecture, for the command line.
+def save(
+    model: nn.Module, folder: str | os.PathLike[str], *, force: bool = False, base: str | None = None, export: bool = True
+) -> None:
+    """Save a network: its tensors, its factored layers and its plan, in a folder with model.safetensors and gdws.json.
 
-    The folder appears when it is complete. One that exists is refused unless `force`.
+    model   compressed or not.
+    folder  it appears when it is complete.
+    force   write over a folder that exists.
+    base    name of the architecture, such as "zoo:resnet18", for the command line and gdws.models.resolve.
+    export  also write the whole network as model.onnx, where it can be exported, which takes seconds. The folder then needs
+            no base.
+
+    Raises GdwsError when the folder exists without force, or cannot be written.
+
+    >>> import gdws
+    >>> model, images = gdws.models.embedded(), gdws.data.load("demo", "train").take(4)
+    >>> gdws.save(gdws.compress(model, images, gdws.Macs(0.5), "uniform"), "fast", base="demo", export=False)
+    >>> gdws.plan_of(gdws.models.resolve("fast")).macs <= 0.5
+    True
     """
+    model = unwrap(model)
     layers = {
         name: structure.name
         for name, module in model.named_modules()
@@ -33,7 +61,7 @@ def save(model: nn.Module, folder: str | os.PathLike[str], *, force: bool = Fals
         if structure.is_layer(module)
     }
     plan = plan_of(model)
-    record = {
+    record: dict[str, Any] = {
         "format": FORMAT,
         "base": base,
         "layers": layers,
@@ -42,13 +70,31 @@ def save(model: nn.Module, folder: str | os.PathLike[str], *, force: bool = Fals
     tensors = contiguous_copies(model.state_dict())
     with new_folder(Path(folder), force) as temporary:
         save_file(tensors, temporary / "model.safetensors")
+        reason = _export(model, plan, temporary / "model.onnx") if export else "it was saved with export=False"
+        record |= {"exported": reason is None, "not exported because": reason}
         (temporary / "gdws.json").write_text(json.dumps(record, indent=1))
 
 
-def load(folder: str | os.PathLike[str], model: nn.Module) -> nn.Module:
-    """The saved network. `model` gives the architecture of the original; its weights do not matter and it is not changed."""
-    record = read_record(folder)
-    tensors = read_weights(Path(folder) / "model.safetensors")
+def load(folder: str | os.PathLike[str], model: nn.Module | None = None) -> nn.Module:
+    """Load a network that gdws.save wrote. Nothing in its folder is executed.
+
+    folder  with model.safetensors and gdws.json.
+    model   gives the architecture of the original; its weights do not matter and it is not changed. Without it the network is
+            model.onnx, in float32: it runs, can be attacked, exported and compiled, but has no layers that could be tuned or
+            replaced.
+
+    Returns the network in eval mode, with its plan. Raises GdwsError when the folder is not whole, or of another architecture.
+
+    >>> import gdws
+    >>> model, images = gdws.models.embedded(), gdws.data.load("demo", "train").take(4)
+    >>> gdws.save(gdws.compress(model, images, gdws.Macs(0.5), "uniform"), "saved", export=False)
+    >>> gdws.plan_of(gdws.load("saved", model)).macs <= 0.5
+    True
+    """
+    if model is None:
+        return _load_exported(Path(folder))
+    model = unwrap(model)
+    record, tensors = read_saved(folder, model)
     loaded = copy.deepcopy(model).eval()
     for name, structure in record["layers"].items():
         try:
@@ -60,9 +106,7 @@ def load(folder: str | os.PathLike[str], model: nn.Module) -> nn.Module:
         own = {key.removeprefix(f"{name}."): value for key, value in tensors.items() if key.startswith(f"{name}.")}
         replace_modules(loaded, {conv: STRUCTURES[structure].build_like(conv, own)})
     load_weights(loaded, tensors, str(folder))
-    if record["plan"] is not None:
-        attach_plan(loaded, Plan.from_json(json.dumps(record["plan"])))
-    return loaded
+    return _with_plan(loaded, record)
 
 
 def read_record(folder: str | os.PathLike[str]) -> dict[str, Any]:
@@ -70,7 +114,7 @@ def read_record(folder: str | os.PathLike[str]) -> dict[str, Any]:
     path = Path(folder) / "gdws.json"
     try:
         record = json.loads(path.read_text())
-        if record["format"] != FORMAT or not isinstance(record["layers"], dict):
+        if record["format"] not in READABLE or not isinstance(record["layers"], dict):
             raise GdwsError(f"{path} has format {record['format']!r}: expected {FORMAT!r}")
     except OSError as error:
         raise GdwsError(f"cannot read {path}: {error.strerror}, expected a folder that gdws.save wrote") from None
@@ -79,3 +123,51 @@ def read_record(folder: str | os.PathLike[str]) -> dict[str, Any]:
             raise
         raise GdwsError(f"{path} is not whole: {error}, expected JSON that gdws.save wrote") from None
     return dict(record)
+
+
+def read_saved(folder: str | os.PathLike[str], model: nn.Module) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """gdws.json and the tensors, all under the names that the unwrapped original `model` has."""
+    record, tensors = read_record(folder), read_weights(Path(folder) / "model.safetensors")
+    for wrapper in WRAPPERS:
+        start = f"{wrapper}."
+        if all(name.startswith(start) for name in tensors) and not hasattr(model, wrapper):
+            tensors = {name.removeprefix(start): value for name, value in tensors.items()}
+            record["layers"] = {name.removeprefix(start): kind for name, kind in record["layers"].items()}
+            for layer in (record["plan"] or {}).get("layers", ()):
+                layer["name"] = layer["name"].removeprefix(start)
+    return record, tensors
+
+
+def _load_exported(folder: Path) -> nn.Module:
+    record = read_record(folder)
+    if not record.get("exported"):
+        reason = record.get("not exported because") or "an earlier version saved it"
+        raise GdwsError(
+            f"{folder} has no exported network ({reason}): expected the model it was made from, gdws.load(folder, model)"
+        )
+    return _with_plan(StraightThrough(folder / "model.onnx").eval(), record)
+
+
+def _with_plan(model: nn.Module, record: dict[str, Any]) -> nn.Module:
+    if record["plan"] is not None:
+        attach_plan(model, Plan.from_json(json.dumps(record["plan"])))
+    return model
+
+
+def _export(model: nn.Module, plan: Plan | None, path: Path) -> str | None:
+    """Write a model as a file that can stand for it; or the reason why there is none."""
+    if plan is None or plan.image_shape is None:
+        return "no plan says the size of its images"
+    images = torch.rand(3, *plan.image_shape, generator=torch.Generator().manual_seed(0))
+    try:
+        to_onnx(trace_any_batch(model, images), path, images)
+        with full_precision(), evaluating(model), torch.no_grad():
+            wanted = model(images.to(*placement(model))).float().cpu()
+            difference = float((StraightThrough(path)(images) - wanted).abs().max())
+        tolerance = 1e-3 if placement(model)[1] == torch.float32 else 0.1
+        if not difference <= tolerance * max(1.0, float(wanted.abs().max())):
+            raise GdwsError(f"the file differs from the model by {difference:.2g} in a logit")
+    except Exception as error:  # a folder without the file is better than none
+        path.unlink(missing_ok=True)
+        return first_line(error).replace(str(path), path.name)
+    return None

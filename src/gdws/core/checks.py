@@ -1,17 +1,18 @@
 """What every model and every batch must be, checked wherever one comes in.
 
-A model takes NCHW floats in [0, 1], normalises inside, and returns logits (B, classes). Most wrong robustness numbers come
-from breaking this silently: images that were normalised twice, probabilities in the place of logits, dropout left on.
+A model takes NCHW floats in [0, 1], normalizes inside, and returns logits (B, classes). Most wrong robustness numbers come
+from breaking this silently: images that were normalized twice, probabilities in the place of logits, dropout left on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from gdws.errors import GdwsError
+from gdws.errors import GdwsError, first_line
 
 Batches = Iterable[Tensor | tuple[Tensor, Tensor] | list[Tensor]]
 
@@ -28,15 +29,30 @@ def unpack_batch(batch: Tensor | tuple[Tensor, Tensor] | list[Tensor]) -> tuple[
         raise GdwsError(f"images are {images.dtype} {tuple(images.shape)}: expected floats (B, C, H, W), B > 0")
     low, high = float(images.min()), float(images.max())
     if not (low >= 0 and high <= 1):
-        raise GdwsError(f"image values run from {low:g} to {high:g}: expected [0, 1] (the model normalises inside)")
+        raise GdwsError(f"image values run from {low:g} to {high:g}: expected [0, 1] (the model normalizes inside)")
     if labels is not None and (labels.shape != images.shape[:1] or labels.is_floating_point()):
         raise GdwsError(f"labels are {labels.dtype} {tuple(labels.shape)}: expected {len(images)} integers, one for each image")
     return images, labels
 
 
+def run_model(model: nn.Module, images: Tensor) -> Any:
+    """model(images). Whatever it raises becomes one sentence: most of it comes of images of another size."""
+    try:
+        return model(images)
+    except GdwsError:
+        raise
+    except TypeError as error:
+        raise GdwsError(
+            f"the model {type(model).__name__} cannot be called with images alone ({first_line(error)}): "
+            "expected a network with one input (B, C, H, W)"
+        ) from error
+    except Exception as error:
+        raise GdwsError(f"the model cannot run on images of shape {tuple(images.shape[1:])}: {first_line(error)}") from error
+
+
 def checked_logits(model: nn.Module, images: Tensor, labels: Tensor | None = None) -> Tensor:
     """model(images), which must be finite logits with a class for every label."""
-    logits = model(images)
+    logits = run_model(model, images)
     if not isinstance(logits, Tensor) or logits.ndim != 2 or len(logits) != len(images):
         shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
         raise GdwsError(f"the model returned {shape} for {len(images)} images: expected logits ({len(images)}, classes)")
@@ -52,14 +68,15 @@ def checked_logits(model: nn.Module, images: Tensor, labels: Tensor | None = Non
 
 
 def check_differentiable(model: nn.Module, image: Tensor) -> None:
-    """Refuse a model whose logits have no gradient graph back to the image (1, C, H, W): no attack could follow it."""
+    """Refuse a model whose logits have no gradient graph back to the image (1, C, H, W): nothing could be attacked or
+    measured through it."""
     x = image.detach().clone().requires_grad_(True)
     with torch.enable_grad():
         logits = model(x)
-    gradient = torch.autograd.grad(logits.sum(), x, allow_unused=True)[0] if logits.requires_grad else None
+        gradient = torch.autograd.grad(logits.sum(), x, allow_unused=True)[0] if logits.requires_grad else None
     if gradient is None:
         raise GdwsError(
-            "the model detaches its logits from the images: expected one that can be attacked (no detach, no no_grad)"
+            "the model detaches its logits from the images: expected gradients to pass through it (no detach, no no_grad)"
         )
 
 

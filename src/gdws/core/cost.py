@@ -12,13 +12,20 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from gdws.core.checks import run_model
 from gdws.core.execution import evaluating
 from gdws.core.sites import Site
+from gdws.core.unwrap import unwrap
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Multiply-adds for one image, parameters, and size in MB: parameters x 4 / 2^20, of weights only the non-zero ones."""
+    """What a network costs on paper.
+
+    macs        multiply-adds for one image.
+    parameters  number of all weights and biases.
+    size_mb     size in MB: parameters x 4 / 2^20, of weights only the non-zero ones.
+    """
 
     macs: int
     parameters: int
@@ -26,9 +33,22 @@ class Cost:
 
 
 def network_cost(model: nn.Module, example: Tensor) -> Cost:
-    """The cost of a whole network on images like `example`, counted by torch.utils.flop_counter (two flops a MAC)."""
+    """Count the multiply-adds and parameters of a whole network.
+
+    model    takes images (B, C, H, W). It is left as it was found.
+    example  images (B, C, H, W) of the size in question; the first of them is used.
+
+    Returns Cost, with fields macs (for one image), parameters and size_mb (parameters x 4 / 2^20, of weights only the non-zero
+    ones). torch.utils.flop_counter counts, two flops a multiply-add. This is not a time: gdws.bench measures.
+
+    >>> import gdws, torch
+    >>> cost = gdws.network_cost(gdws.models.embedded(), torch.rand(1, 3, 32, 32))
+    >>> cost.macs, cost.parameters
+    (124617984, 991658)
+    """
+    model = unwrap(model)
     with evaluating(model), torch.no_grad(), FlopCounterMode(display=False) as counter:
-        model(example[:1])
+        run_model(model, example[:1])
     parameters = list(model.parameters())
     # Norms and biases that happen to be zero are still stored; pruned weights are not.
     stored = sum(int(p.count_nonzero()) if p.ndim > 1 else p.numel() for p in parameters)

@@ -6,10 +6,14 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from gdws.errors import GdwsError
+
+CACHED = 2 * 10**9
+"""Bytes that a cache folder holds at most: the statistics of a ResNet-18 are 0.5 GB."""
+CACHE_FILES = ("statistics-*.safetensors", "latency-*.json")
 
 
 def write_atomically(path: Path, content: bytes | str) -> None:
@@ -27,6 +31,17 @@ def write_atomically(path: Path, content: bytes | str) -> None:
     finally:
         if temporary is not None:
             Path(temporary).unlink(missing_ok=True)
+
+
+def limit_cache(folder: Path, bytes_at_most: int = CACHED) -> None:
+    """Delete the oldest of what gdws keeps in a cache folder until the rest fits; the newest file always stays."""
+    with suppress(FileNotFoundError):  # another process deletes them too
+        found = sorted((path for pattern in CACHE_FILES for path in folder.glob(pattern)), key=os.path.getmtime, reverse=True)
+        total = 0
+        for position, path in enumerate(found):
+            total += path.stat().st_size
+            if position and total > bytes_at_most:
+                path.unlink()
 
 
 def ensure_folder(path: Path) -> None:

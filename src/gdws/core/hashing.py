@@ -11,7 +11,8 @@ from torch import Tensor, nn
 def weights_hash(model: nn.Module) -> str:
     """Of the kinds and names of the modules, and of every tensor."""
     digest = hashlib.blake2b(repr(model).encode(), digest_size=8)
-    for name, value in model.state_dict().items():
+    tensors = dict(model.named_buffers()) | model.state_dict()  # what images are normalized by is in no state dict
+    for name, value in tensors.items():
         digest.update(name.encode())
         digest.update(_content(value))
     return digest.hexdigest()

@@ -6,7 +6,7 @@ display with `shown`; no function needs a progress argument.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Generator, Iterable, Iterator, Sized
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Protocol, TypeVar
@@ -26,7 +26,7 @@ _display: ContextVar[Display | None] = ContextVar("display", default=None)
 _note: ContextVar[str] = ContextVar("note", default="")
 
 
-def track(items: Iterable[T], label: str, total: int | None = None) -> Iterator[T]:
+def track(items: Iterable[T], label: str, total: int | None = None) -> Generator[T]:
     """Yield the items, reporting each one that is finished to the display in force."""
     display = _display.get()
     if display is None:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from gdws.core.checks import run_model
 from gdws.core.execution import evaluating
 from gdws.errors import GdwsError
 
@@ -59,9 +60,7 @@ def find_convolutions(
     handles = [module.register_forward_hook(count) for module in names]
     try:
         with evaluating(model), torch.no_grad():
-            model(example[:1])
-    except RuntimeError as error:
-        raise GdwsError(f"the model cannot run on images of shape {tuple(example.shape[1:])}: {error}") from error
+            run_model(model, example[:1])
     finally:
         for handle in handles:
             handle.remove()

@@ -1,4 +1,4 @@
-"""Images with labels: batches, parts and splits of them, the same on every machine."""
+"""Images, mostly with labels: batches, parts and splits of them, the same on every machine."""
 
 from __future__ import annotations
 
@@ -25,29 +25,56 @@ class Stored(Protocol):
 
 
 class Dataset:
-    """Images with a label each, int64 (N,). Iterating gives batches of (float images in [0, 1], labels).
+    """Images with a label each, or without labels.
 
-    Images are uint8 (N, 3, H, W), in memory or stored: those are read batch by batch, every time they are iterated.
+    Iterating gives batches of (float images (B, 3, H, W) in [0, 1], int64 labels (B,)), or of images alone.
+
+    name        what messages call it.
+    images      uint8 (N, 3, H, W), or images in files, which are read batch by batch every time.
+    labels      int64 (N,), the classes, which count from 0.
+    batch_size  images in a batch; the last one may have fewer.
+
+    len() counts images. Raises GdwsError when there are no images, or not one label for each.
+
+    >>> import torch
+    >>> from gdws import data
+    >>> own = data.Dataset("own", torch.zeros(5, 3, 8, 8, dtype=torch.uint8), torch.arange(5), batch_size=2)
+    >>> [tuple(images.shape) for images, labels in own]
+    [(2, 3, 8, 8), (2, 3, 8, 8), (1, 3, 8, 8)]
     """
 
-    def __init__(self, name: str, images: Tensor | Stored, labels: Tensor, batch_size: int = 100) -> None:
+    def __init__(self, name: str, images: Tensor | Stored, labels: Tensor | None, batch_size: int = 100) -> None:
         if len(images) == 0:
             raise GdwsError(f"{name} holds no images: expected at least one")
-        if len(images) != len(labels):
+        if labels is not None and len(images) != len(labels):
             raise GdwsError(f"{name} has {len(images)} images and {len(labels)} labels: expected a label for each image")
         self.name = name
-        self.labels = labels
+        self._labels = labels
         self.batch_size = batch_size
         self._source = images
 
     @property
     def images(self) -> Tensor:
-        """All images, uint8 (N, 3, H, W); stored ones are read now, so ask a large data set for a part of it first."""
+        """All images, uint8 (N, 3, H, W). Those in files are all decoded now: `take` a part of a large data set first."""
         return self._source if isinstance(self._source, Tensor) else self._source.read()
+
+    @property
+    def labels(self) -> Tensor:
+        """Of all images."""
+        if self._labels is None:
+            raise GdwsError(f"{self.name} has no labels: expected a label for each image")
+        return self._labels
 
     @classmethod
     def from_batches(cls, name: str, batches: Iterable[Any], batch_size: int = 100) -> Dataset:
-        """All images and labels of a DataLoader, or of any batches of (float images in [0, 1], labels), as bytes in memory."""
+        """Make a data set of batches, such as a DataLoader gives. All images are then in memory, as bytes.
+
+        name        what messages call it.
+        batches     pairs of (float images (B, 3, H, W) in [0, 1], integer labels (B,)).
+        batch_size  images in a batch of the data set.
+
+        Raises GdwsError when there are no batches, or one has no labels or images outside [0, 1].
+        """
         pairs = [unpack_batch(batch) for batch in batches]
         if not pairs or any(labels is None for _, labels in pairs):
             raise GdwsError(f"{name} has batches without labels, or none at all: expected (images, labels)")
@@ -56,37 +83,50 @@ class Dataset:
 
     def __len__(self) -> int:
         """Number of images."""
-        return len(self.labels)
+        return len(self._source)
 
     @property
     def number_of_batches(self) -> int:
-        return -(-len(self.labels) // self.batch_size)
+        """How many batches one pass over the images gives."""
+        return -(-len(self) // self.batch_size)
 
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        for start in range(0, len(self.labels), self.batch_size):
+    def __iter__(self) -> Iterator[Any]:
+        for start in range(0, len(self), self.batch_size):
             part = self.select(slice(start, start + self.batch_size))
-            yield part.images.float() / 255, part.labels
+            images = part.images.float() / 255
+            yield images if part._labels is None else (images, part._labels)
 
     def take(self, count: int | None, batch_size: int | None = None) -> Dataset:
-        """The first `count` images (all with None), in batches of batch_size."""
+        """The first `count` images, or all of them with None.
+
+        count       images to take; there may be fewer.
+        batch_size  images in a batch; as before by default.
+
+        Returns another Dataset. Raises GdwsError when a number is below 1.
+        """
         if count is not None and count < 1:
             raise GdwsError(f"{count} images of {self.name} were asked for: expected at least 1")
         if batch_size is not None and batch_size < 1:
             raise GdwsError(f"batches of {batch_size} images were asked for: expected at least 1")
-        return Dataset(self.name, self._source[:count], self.labels[:count], batch_size or self.batch_size)
+        part = self.select(slice(count))
+        return Dataset(part.name, part._source, part._labels, batch_size or self.batch_size)
 
     def select(self, chosen: slice | Tensor) -> Dataset:
-        """The images in a slice or of these indices, int64 (n,), in that order."""
-        return Dataset(self.name, self._source[chosen], self.labels[chosen], self.batch_size)
+        """Some of the images, as another Dataset: `chosen` is a slice, or indices int64 (n,) whose order is kept."""
+        labels = None if self._labels is None else self._labels[chosen]
+        return Dataset(self.name, self._source[chosen], labels, self.batch_size)
 
     def split(self, count: int, seed: int = 0) -> tuple[Dataset, Dataset]:
-        """(rest, held): `count` images drawn at random and held apart from the rest, both in their old order.
+        """Hold some images apart at random, as many of each class as there are enough of.
 
-        The held ones are as many of each class as of any other, unless a class has too few.
+        count  images to hold apart.
+        seed   of the draw, which is the same on every machine.
+
+        Returns two Datasets, (rest, held), both in their old order. Raises GdwsError when count is below 1, or all images.
         """
-        if not 1 <= count < len(self.labels):
+        if not 1 <= count < len(self):
             raise GdwsError(
-                f"{count} of the {len(self.labels)} images of {self.name} were to be held apart: expected at least 1, not all"
+                f"{count} of the {len(self)} images of {self.name} were to be held apart: expected at least 1, not all"
             )
         order = balanced_order(self.labels.tolist(), seed)
         held, rest = torch.tensor(sorted(order[:count])), torch.tensor(sorted(order[count:]))

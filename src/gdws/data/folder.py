@@ -26,7 +26,7 @@ SMALL = 64
 """Images of one size, with no side above this, come out as they are."""
 
 SHORTER, CROP = 256, 224
-"""All others: the shorter side is resized to the first, and a square of the second cut from the centre."""
+"""All others: the shorter side is resized to the first, and a square of the second cut from the center."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,14 @@ class Files:
         return np.asarray(_centre(colours) if self.resized else colours)
 
 
-def read(folder: Path, split: str) -> tuple[Files, Tensor]:
-    """Files and labels, int64 (N,), in a fixed mixed order: every start of it has all classes alike."""
+def read(folder: Path, split: str, needed: bool = True) -> tuple[Files, Tensor | None]:
+    """Files and labels, int64 (N,), in a fixed mixed order: every start of it has all classes alike.
+
+    Where no labels are needed and there are no folders of classes, the images in the folder itself, without labels.
+    """
+    if not needed and (images := _without_classes(folder, split)):
+        mixed = tuple(images[index] for index in balanced_order([0] * len(images)))
+        return Files(mixed, not _alike_and_small(mixed)), None
     root, classes = _split(folder, split)
     paths, labels = list[Path](), list[int]()
     for label, name in enumerate(classes):
@@ -74,6 +80,15 @@ def read(folder: Path, split: str) -> tuple[Files, Tensor]:
     order = balanced_order(labels)
     ordered = tuple(paths[index] for index in order)
     return Files(ordered, not _alike_and_small(ordered)), torch.tensor([labels[index] for index in order])
+
+
+def _without_classes(folder: Path, split: str) -> list[Path]:
+    """Images that lie in the folder itself, or in that of the split beside the other's; none where there are classes."""
+    train, test, val = (folder / part for part in ("train", "test", "val"))
+    if not any(part.is_dir() for part in (train, test, val)):
+        return [] if _classes(folder) else _images(folder)
+    root = train if split == "train" else test if test.is_dir() else val
+    return [] if _classes(root) else _images(root)
 
 
 def _split(folder: Path, split: str) -> tuple[Path, list[str]]:
@@ -126,7 +141,7 @@ def _alike_and_small(paths: Sequence[Path]) -> bool:
 
 
 def _centre(image: Image.Image) -> Image.Image:
-    """CROP x CROP out of the centre, after resizing: the pixels of torchvision's usual evaluation."""
+    """CROP x CROP out of the center, after resizing: the pixels of torchvision's usual evaluation."""
     width, height = image.size
     shorter = min(width, height)
     # The longer side is rounded down, and half a pixel to the even side, as there.

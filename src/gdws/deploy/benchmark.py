@@ -23,11 +23,14 @@ UNSTEADY = 1.25
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds for one forward pass of a batch: the median, and the lower quartile for machines that others use too.
+    """What forward passes of a batch took, in seconds.
 
-    interval: of the median, at 95 %, from order statistics: the passes at ranks n/2 -+ 0.98 sqrt(n). It takes passes for
-    independent, so it says nothing of a machine that was slow throughout; busy: whether a fixed kernel, timed in between, took
-    times so unequal that other work must have had the cores.
+    batch     images in a pass.
+    median    of the passes.
+    quartile  the lower one, for machines that others use too.
+    interval  of the median, at 95 %, from order statistics: the passes at ranks n/2 -+ 0.98 sqrt(n). It takes passes for
+              independent, so it says nothing of a machine that was slow throughout.
+    busy      whether a fixed kernel, timed in between, took times so unequal that other work must have had the cores.
     """
 
     batch: int
@@ -38,16 +41,30 @@ class Timing:
 
     @property
     def fps(self) -> float:
+        """Images per second, by the median."""
         return self.batch / self.median
 
 
 def bench(
     models: Mapping[str, Callable[[Tensor], Tensor]], example: Tensor, warmup: int = 20, repeats: int = 100
 ) -> dict[str, Timing]:
-    """Time passes on `example` (B, C, H, W) of each model, or anything that maps images to logits, one after another in turn.
+    """Time forward passes of several models in turns, so that a busy machine disturbs all of them alike.
+
+    models   by name: modules, what gdws.compile gives, or any functions from images to logits.
+    example  images (B, C, H, W), the batch of every pass.
+    warmup   passes of each model that are not counted.
+    repeats  passes of each model that are.
 
     Of two passes in a row the second is timed, with the model's own weights in the caches, as where it runs alone. A module
     runs on its own device, timed in that device's time.
+
+    Returns by name the median, lower quartile and frames per second (gdws.deploy.benchmark.Timing), in seconds for one batch.
+    Raises GdwsError when repeats is below 1 or warmup below 0.
+
+    >>> import gdws, torch
+    >>> timings = gdws.bench({"demo": gdws.models.embedded()}, torch.rand(1, 3, 32, 32), warmup=1, repeats=5)
+    >>> timings["demo"].fps > 0
+    True
     """
     if repeats < 1 or warmup < 0:
         raise GdwsError(f"warmup is {warmup} and repeats {repeats}: expected at least 0 and 1")

@@ -18,8 +18,9 @@ import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
-from gdws.core.checks import unpack_batch
-from gdws.core.execution import placement
+from gdws.core.checks import run_model, unpack_batch
+from gdws.core.execution import evaluating, placement
+from gdws.core.unwrap import unwrap
 from gdws.deploy.autotune import autotune, torch_compile
 from gdws.deploy.benchmark import bench
 from gdws.deploy.cuda_graph import graph_model
@@ -27,6 +28,7 @@ from gdws.deploy.fx.pack_weights import PackedModel
 from gdws.deploy.onnx import to_onnx, trace_model
 from gdws.deploy.quantize import is_quantized, quantize, quantize_openvino
 from gdws.deploy.runtimes import OnnxRuntime, OpenVino
+from gdws.deploy.straight_through import StraightThrough
 from gdws.errors import GdwsError
 
 Run = Callable[[Tensor], Tensor]
@@ -54,7 +56,7 @@ class Source:
         if not isinstance(self.network, nn.Module):
             return self.network
         path = self.folder / "model.onnx"
-        to_onnx(self.program, path, self.example)
+        to_onnx(self.network if isinstance(self.network, StraightThrough) else self.program, path, self.example)
         return path
 
 
@@ -94,9 +96,12 @@ class Engine:
 
 @dataclass(frozen=True)
 class Compiled:
-    """A model in an engine: images (B, C, H, W) in [0, 1] to float32 logits (B, classes), both on the CPU.
+    """A model in an engine: call it with images (B, C, H, W) in [0, 1] for float32 logits (B, classes), both on the CPU.
 
-    on_device: what runs on a GPU, or eagerly, for those who have their images there already; None for the engines of CPUs.
+    engine     the name of the engine.
+    precision  that it runs in.
+    threads    that it uses on a CPU.
+    run        what runs.
     """
 
     engine: str
@@ -106,13 +111,16 @@ class Compiled:
 
     @property
     def name(self) -> str:
+        """Engine and precision, as tables show them."""
         return f"{self.engine} {self.precision}"
 
     @property
     def on_device(self) -> nn.Module | None:
+        """What runs on a GPU, or eagerly, for those who have their images there already; None for the engines of CPUs."""
         return self.run if isinstance(self.run, nn.Module) else None
 
     def __call__(self, images: Tensor) -> Tensor:
+        """Float32 logits (B, classes), on the CPU, for images (B, C, H, W) in [0, 1]."""
         if self.on_device is None:
             return self.run(images)
         with torch.no_grad():
@@ -130,12 +138,18 @@ def compile(
 ) -> Compiled:
     """Make a model, or an ONNX file, ready to run fast.
 
+    model        an nn.Module, or the path of an ONNX file.
     engine       a name of gdws.deploy.engines.ENGINES, or "auto", which builds those that are installed for the device that
                  the model is on and keeps the fastest on `example`.
     example      images (B, C, H, W) of the size, and best of the batch, that will be run.
-    precision    "float32"; "int8" on a CPU, which needs calibration images (N, C, H, W); "float16" on a GPU. A file that is
-                 quantized already stays as it is.
+    precision    "float32"; "int8" on a CPU, which needs calibration images; "float16" on a GPU. A file that is quantized
+                 already stays as it is.
     threads      of a CPU's engine; by default as many as PyTorch has.
+    calibration  images (N, C, H, W) in [0, 1] for int8: a few hundred like those that will be run, without labels.
+
+    Returns gdws.deploy.engines.Compiled: call it with images for logits. It has fields engine, precision, threads and name.
+    Raises GdwsError when the engine or precision is unknown, not installed or not for this model, when int8 comes without
+    calibration images, or when the model cannot be exported.
 
     >>> import gdws, torch
     >>> run = gdws.compile(gdws.models.embedded(), "torch", example=torch.rand(1, 3, 32, 32), threads=1)
@@ -150,7 +164,10 @@ def compile(
     if threads < 1:
         raise GdwsError(f"threads is {threads}: expected at least 1")
     unpack_batch(example)
-    network = model if isinstance(model, nn.Module) else Path(model)
+    network = unwrap(model) if isinstance(model, nn.Module) else Path(model)
+    if isinstance(network, nn.Module):
+        with evaluating(network), torch.no_grad():
+            run_model(network, example.to(*placement(network)))
     is_int8_file = isinstance(network, Path) and is_quantized(network)
     to_precision = "float32" if is_int8_file else precision
     if to_precision == "int8" and calibration is None:
@@ -309,7 +326,10 @@ ENGINES: dict[str, Engine] = {
         ),
     )
 }
-"""onnxruntime, openvino; torch: PyTorch with packed weights; eager; compile: torch.compile; cuda: PyTorch's kernels as a CUDA
-graph; autotuned: torch.compile with kernels tried out, as a CUDA graph, which takes minutes to build."""
+"""Every engine by its name.
+
+onnxruntime and openvino; torch: PyTorch with packed weights; eager: plain PyTorch; compile: torch.compile; cuda: PyTorch's
+kernels as a CUDA graph; autotuned: torch.compile with kernels tried out, as a CUDA graph, which takes minutes to build.
+"""
 
 PRECISIONS = tuple(dict.fromkeys(precision for engine in ENGINES.values() for precision in engine.precisions))

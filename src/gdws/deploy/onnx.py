@@ -3,7 +3,7 @@
 The graph is what the engines run best: BatchNorm folded into the convolution before it where nothing else reads that
 convolution's output, a GDWS layer as Gather -> depthwise Conv -> pointwise Conv (no Gather where every channel is used once).
 A BatchNorm that no convolution precedes, as in pre-activation networks, stays one node: both engines turn it into a scale and
-shift in their own layout. The input normalisation stays too: a zero-padded convolution cannot take its shift exactly.
+shift in their own layout. The input normalization stays too: a zero-padded convolution cannot take its shift exactly.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import math
 import warnings
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,9 @@ from torch.export import Dim, ExportedProgram
 from gdws.core.checks import checked_logits, unpack_batch
 from gdws.core.execution import evaluating, placement
 from gdws.core.files import write_atomically
+from gdws.core.unwrap import unwrap
 from gdws.deploy.runtimes import OnnxRuntime, require
+from gdws.deploy.straight_through import StraightThrough
 from gdws.errors import GdwsError, first_line
 
 TIE = 1e-4
@@ -34,17 +37,38 @@ TIE = 1e-4
 
 
 def to_onnx(model: nn.Module | ExportedProgram, path: Path | str, example: Tensor) -> None:
-    """Write a model as one self-contained ONNX file: float32 `images` (batch, C, H, W) in [0, 1] to `logits` (batch, classes).
+    """Export a model as one self-contained ONNX file.
 
-    example (B, C, H, W) gives the size of the images; the batch of the file is dynamic. Nodes with a weight carry its name
-    ("layer1.0.conv1.depthwise"), so that quantise can speak of them.
+    model    an nn.Module on any device, or what torch.export made of one.
+    path     of the file; what is there is replaced.
+    example  images (B, C, H, W) in [0, 1], which give the size; the batch of the file is dynamic. A model that can be
+             traced for batches of one size only becomes a file for batches of the example's, with a warning; one that was
+             loaded from a file becomes that file.
+
+    The file takes float32 `images` (batch, C, H, W) in [0, 1] and gives `logits` (batch, classes). Nodes with a weight carry
+    its name ("layer1.0.conv1.depthwise"), so that gdws.quantize can speak of them. BatchNorm is folded into convolutions where
+    that is exact.
+
+    Raises GdwsError when onnx or onnxscript is not installed, the model cannot be traced, the file
+    would be larger than 2 GB, or it cannot be written.
+
+    >>> import gdws, torch
+    >>> network = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.Flatten(), torch.nn.Linear(4 * 6 * 6, 10))
+    >>> images = torch.rand(8, 3, 8, 8)
+    >>> gdws.to_onnx(network, "network.onnx", images[:1])
+    >>> gdws.verify("network.onnx", network, images).changed
+    0
     """
+    if isinstance(model, StraightThrough):
+        write_atomically(Path(path), model.path.read_bytes())
+        return
     require("onnx"), require("onnxscript")
     program = model if isinstance(model, ExportedProgram) else trace_model(model, example)
+    shapes = _batch() if program.range_constraints else None
     names: dict[str, Any] = {"input_names": ["images"], "output_names": ["logits"]}
     with silence_exporter():
         try:
-            made = torch.onnx.export(program, dynamo=True, verbose=False, dynamic_shapes=_batch(), **names)
+            made = torch.onnx.export(program, dynamo=True, verbose=False, dynamic_shapes=shapes, **names)
         except Exception as error:
             raise GdwsError(f"the model has no ONNX form: {first_line(error)}") from None
     assert made is not None
@@ -58,23 +82,44 @@ def to_onnx(model: nn.Module | ExportedProgram, path: Path | str, example: Tenso
 
 
 def trace_model(model: nn.Module, example: Tensor) -> ExportedProgram:
-    """The model in eval mode, float32 and on the CPU as a torch.export graph with a dynamic batch."""
+    """The model in eval mode, float32 and on the CPU as a torch.export graph for any batch or, failing that, the example's."""
+    try:
+        return trace_any_batch(model, example)
+    except GdwsError as error:
+        images, _ = unpack_batch(example)
+        program = _trace(model, images, None)
+        warnings.warn(f"what is made of this model takes batches of {len(images)} only: {error}", stacklevel=2)
+        return program
+
+
+def trace_any_batch(model: nn.Module, example: Tensor) -> ExportedProgram:
+    """The model as `trace_model` gives it, with a dynamic batch."""
     images, _ = unpack_batch(example)
+    pair = images[:1].repeat(2, 1, 1, 1)  # a batch of one would be taken for a constant
+    return _trace(model, pair, _batch())
+
+
+def _trace(model: nn.Module, images: Tensor, shapes: tuple[dict[int, Dim]] | None) -> ExportedProgram:
+    model, images = unwrap(model), images.to("cpu", torch.float32)
     if placement(model) != (torch.device("cpu"), torch.float32):
         model = copy.deepcopy(model).to("cpu", torch.float32)
-    pair = images[:1].to("cpu", torch.float32).repeat(2, 1, 1, 1)  # a batch of one would be taken for a constant
     with silence_exporter(), evaluating(model), torch.no_grad():
-        checked_logits(model, pair)
+        checked_logits(model, images)
         try:
-            return torch.export.export(model, (pair,), dynamic_shapes=_batch())
+            return torch.export.export(model, (images,), dynamic_shapes=shapes)
         except Exception as error:
-            raise GdwsError(f"the model cannot be traced for a batch of any size: {first_line(error)}") from None
+            size = "any size" if shapes else f"{len(images)}"
+            raise GdwsError(f"the model cannot be traced for a batch of {size} ({first_line(error)})") from None
 
 
 @dataclass(frozen=True)
 class Parity:
-    """How far an exported file is from its model: the largest absolute difference of a logit, and the decisions that changed
-    although the model's two best logits differ by more than 1e-4."""
+    """How far an exported file is from its model.
+
+    images      number of images that both decided.
+    difference  the largest absolute difference of a logit.
+    changed     decisions that differ although the model's two best logits are more than 1e-4 apart.
+    """
 
     images: int
     difference: float
@@ -82,18 +127,35 @@ class Parity:
 
 
 def verify(path: Path | str, model: nn.Module, images: Tensor, *, tolerance: float | None = 1e-3, batch: int = 100) -> Parity:
-    """Run a file in ONNX Runtime beside its model, on images (N, C, H, W): clean ones, or adversarial ones.
+    """Run an ONNX file in ONNX Runtime beside its model, and refuse it where they differ.
 
-    Raises when a logit differs by more than `tolerance` or a decision changes; with None (int8) it only measures.
+    path       of the file.
+    model      that it was exported from. It is left as it was found.
+    images     (N, C, H, W) in [0, 1]: clean ones, or adversarial ones.
+    tolerance  the largest difference of a logit; None only measures, for int8.
+    batch      images at a time.
+
+    Returns gdws.deploy.onnx.Parity: the number of images, the largest difference of a logit, and the decisions that changed
+    although the model's two best logits differ by more than 1e-4. Raises GdwsError when a logit differs by more than the
+    tolerance or a decision changes, when onnxruntime is not installed, or when the file cannot be read or run.
+
+    >>> import gdws, torch
+    >>> network = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.Flatten(), torch.nn.Linear(4 * 6 * 6, 10))
+    >>> gdws.to_onnx(network, "exported.onnx", torch.rand(1, 3, 8, 8))
+    >>> gdws.verify("exported.onnx", network, torch.rand(20, 3, 8, 8)).difference < 1e-4
+    True
     """
     images, _ = unpack_batch(images)
-    session = OnnxRuntime(Path(path))
+    model, session = unwrap(model), OnnxRuntime(Path(path))
+    batch = session.batch or batch
     device, dtype = placement(model)
     difference, changed = 0.0, 0
     with evaluating(model), torch.inference_mode():
         for part in images.split(batch):
-            wanted = checked_logits(model, part.to(device, dtype)).float().cpu()
-            given = session(part)
+            missing = batch - len(part) if session.batch else 0
+            whole = torch.cat([part, part[-1:].expand(missing, *part.shape[1:])])
+            wanted = checked_logits(model, whole.to(device, dtype)).float().cpu()[: len(part)]
+            given = session(whole)[: len(part)]
             if given.shape != wanted.shape:
                 raise GdwsError(f"{path} gives logits {tuple(given.shape)}: expected {tuple(wanted.shape)}, as the model does")
             difference = max(difference, _largest(given - wanted))
@@ -144,13 +206,13 @@ def _tidy(proto: Any) -> None:
 
 @contextmanager
 def silence_exporter() -> Iterator[None]:
-    """Inside, torch's exporter keeps its warnings (of its own deprecations, of an absent torchvision) to itself."""
-    log = logging.getLogger("torch.onnx")
-    level = log.level
-    log.setLevel(logging.ERROR)
+    """Inside, torch's exporter keeps to itself what it warns of (its own deprecations, an absent torchvision) and the graphs
+    that it prints where it fails."""
+    before = logging.root.manager.disable
+    logging.disable(logging.ERROR)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), redirect_stderr(StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:
-        log.setLevel(level)
+        logging.disable(before)

@@ -1,7 +1,7 @@
-"""Post-training int8, by the engines' own tools: ONNX Runtime's static quantisation for ONNX files, NNCF for OpenVINO.
+"""Post-training int8, by the engines' own tools: ONNX Runtime's static quantization for ONNX files, NNCF for OpenVINO.
 
 Both give every output channel of a weight its own scale and every activation one, from the smallest and largest value that
-calibration images cause; they need no labels. Convolutions and the last layer become int8, the input normalisation stays
+calibration images cause; they need no labels. Convolutions and the last layer become int8, the input normalization stays
 float. Without VNNI instructions an x86 CPU adds two products of a byte and a byte in 16 bits, which overflow: weights then
 use 7 bits.
 
@@ -36,10 +36,22 @@ BATCH = 25
 
 
 def quantize(path: Path | str, out: Path | str, images: Tensor, *, keep: Sequence[str] = ()) -> None:
-    """Write the int8 form (QuantizeLinear and DequantizeLinear around its nodes) of a float32 ONNX file.
+    """Write the int8 form of a float32 ONNX file, by ONNX Runtime's static quantization.
 
-    images (N, C, H, W) in [0, 1]: a few hundred like those that the model will see. keep: patterns of the names or types of
-    nodes that stay float, such as "*.depthwise".
+    path    of the float32 file, such as gdws.to_onnx wrote.
+    out     of the int8 file: its nodes have QuantizeLinear and DequantizeLinear around them.
+    images  (N, C, H, W) in [0, 1]: a few hundred like those that the model will see, without labels.
+    keep    shell patterns of the names or types of nodes that stay float, such as "*.depthwise".
+
+    Raises GdwsError when onnx or onnxruntime is not installed, or the file cannot be read, quantized or written.
+
+    >>> import gdws, torch
+    >>> network = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.Flatten(), torch.nn.Linear(4 * 6 * 6, 10))
+    >>> images = torch.rand(20, 3, 8, 8)
+    >>> gdws.to_onnx(network, "float.onnx", images[:1])
+    >>> gdws.quantize("float.onnx", "int8.onnx", images)
+    >>> gdws.verify("int8.onnx", network, images, tolerance=None).images
+    20
     """
     tool, steps = require("onnxruntime.quantization"), require("onnxruntime.quantization.shape_inference")
     images, _ = unpack_batch(images)
@@ -62,12 +74,12 @@ def quantize(path: Path | str, out: Path | str, images: Tensor, *, keep: Sequenc
                 nodes_to_exclude=[node.name for node in proto.graph.node if _named(keep, node.name, node.op_type)],
             )
         except Exception as error:
-            raise GdwsError(f"{path} cannot be quantised: {error}") from None
+            raise GdwsError(f"{path} cannot be quantized: {error}") from None
         write_atomically(Path(out), made.read_bytes())
 
 
 def quantize_openvino(path: Path | str, images: Tensor, *, keep: Sequence[str] = ()) -> Any:
-    """The int8 openvino.Model of a float32 ONNX file, by NNCF. Arguments as in `quantise`; types are OpenVINO's."""
+    """The int8 openvino.Model of a float32 ONNX file, by NNCF. Arguments as in `quantize`; types are OpenVINO's."""
     os.environ.setdefault("NNCF_CI", "1")  # it would report its use to its makers
     openvino, nncf = require("openvino"), require("nncf")
     images, _ = unpack_batch(images)
@@ -95,7 +107,7 @@ def quantize_openvino(path: Path | str, images: Tensor, *, keep: Sequence[str] =
 
 
 def is_quantized(path: Path) -> bool:
-    """Whether an ONNX file holds quantised nodes."""
+    """Whether an ONNX file holds quantized nodes."""
     return any(node.op_type == "QuantizeLinear" for node in _read(path).graph.node)
 
 

@@ -34,7 +34,7 @@ class NodeTime:
 
 
 class OnnxRuntime:
-    """An ONNX file in ONNX Runtime, for any batch size: float32 (B, C, H, W) to (B, classes).
+    """An ONNX file in ONNX Runtime: float32 (B, C, H, W) to (B, classes), for any batch size or, of some files, one.
 
     profiled: count the time of every node, for `passes`, which costs some microseconds a node.
     """
@@ -57,12 +57,18 @@ class OnnxRuntime:
             raise unreadable_file(path, "ONNX Runtime", error) from None
         (self._input,) = self._session.get_inputs()
 
+    @property
+    def batch(self) -> int | None:
+        """The one batch size that the file takes, or None for any."""
+        size = self._input.shape[0]
+        return size if isinstance(size, int) else None
+
     def __call__(self, images: Tensor) -> Tensor:
         try:
             # numpy views of torch memory and back: nothing is copied where the images are float32 and contiguous.
             outputs = self._session.run(None, {self._input.name: _float32(images).numpy()})
         except Exception as error:
-            if list(images.shape[1:]) != self._input.shape[1:]:
+            if list(images.shape) != [self.batch or len(images), *self._input.shape[1:]]:
                 raise wrong_shape(images, self._input.shape) from None
             raise GdwsError(f"ONNX Runtime cannot run the model: {error}") from None
         return torch.from_numpy(outputs[0])
@@ -107,18 +113,22 @@ class OpenVino:
             self._model = model
         self._shape = tuple(example.shape)
         fixed = self._model.clone()
+        taken = self._model.inputs[0].get_partial_shape()
+        self._any_batch = taken[0].is_dynamic
         try:
+            if not taken.compatible(openvino.PartialShape(list(self._shape))):
+                raise wrong_shape(example, taken)
             fixed.reshape(list(self._shape))
         except Exception:
-            raise wrong_shape(example, self._model.inputs[0].get_partial_shape()) from None
+            raise wrong_shape(example, taken) from None
         self._fixed = self._request(fixed)
         self._any: Any = None
 
     def __call__(self, images: Tensor) -> Tensor:
         request = self._fixed
         if tuple(images.shape) != self._shape:
-            if images.shape[1:] != self._shape[1:]:
-                raise wrong_shape(images, ("B", *self._shape[1:]))
+            if images.shape[1:] != self._shape[1:] or not self._any_batch:
+                raise wrong_shape(images, ("B" if self._any_batch else self._shape[0], *self._shape[1:]))
             request = self._any = self._any or self._request(self._model)
         # The next pass writes into the same output: it is copied, the input is not.
         logits = torch.from_numpy(request.infer([_float32(images).numpy()], share_inputs=True)[0])

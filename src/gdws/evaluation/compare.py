@@ -28,6 +28,7 @@ from gdws.core.distributed import SINGLE_PROCESS, ProcessGroup
 from gdws.core.execution import at_least_float32, evaluating, full_precision, placement
 from gdws.core.hashing import data_hash, weights_hash
 from gdws.core.progress import count_batches, note, track
+from gdws.core.unwrap import unwrap
 from gdws.errors import GdwsError
 from gdws.evaluation.comparison import NATURAL, Comparison, Trial, percent
 from gdws.evaluation.deployed import Deployed
@@ -35,7 +36,7 @@ from gdws.evaluation.resume import BatchDecisions, DecisionLog
 
 
 class OutOfTime(GdwsError):
-    """The time was used up; the batches so far are in the checkpoint."""
+    """The time was used up. The batches so far are in the checkpoint."""
 
 
 def compare(
@@ -52,15 +53,41 @@ def compare(
     tf32: bool = False,
     processes: ProcessGroup = SINGLE_PROCESS,
 ) -> Comparison:
-    """Judge networks, the first of them the base, on the images of `batches` (labelled, in the same order every time).
+    """Judge networks side by side on the same images, under the same attacks from the same random starts.
 
-    transfer: try the base's examples on every other network, and theirs on the base. checkpoint: a file that keeps the result
-    of every batch; resume continues it. seconds: begin no batch after that time, and raise OutOfTime if some are left. tf32:
-    let attacks round as GPUs do in a hurry; their examples are judged in float32 all the same. ranks: of several processes,
-    each with the same arguments, all of which return the whole.
+    networks    by name; the first of them is the base, with which the others are compared.
+    batches     (images, labels) as a Dataset or a DataLoader gives them, in the same order every time.
+    attacks     of gdws.attacks, each once; none for natural accuracy alone.
+    seed        of the attacks' random starts.
+    deployed    by name, other forms of these networks, half precision or ONNX files, which decide the examples made on them
+                (gdws.evaluation.deployed.Deployed).
+    transfer    try the base's examples on every other network, and theirs on the base.
+    checkpoint  a file that keeps the result of every batch.
+    resume      continue the checkpoint.
+    seconds     time after which no further batch is begun.
+    tf32        let attacks run in TF32 on GPUs that have it; their examples are judged in float32 all the same.
+    processes   several processes that share the batches; each is given the same arguments and returns the whole result
+                (gdws.core.distributed.join_processes).
+
+    Returns gdws.evaluation.comparison.Comparison: for each network and attack, which images are right. An image that is wrong
+    without an attack counts as wrong with it.
+
+    Raises GdwsError when there are no images or labels, when images are not in [0, 1] or a network was calibrated on some of
+    them, when a model does not return finite logits or cannot be attacked, or when a checkpoint is of another evaluation; and
+    OutOfTime, a GdwsError, when the time is up and batches are left.
+
+    >>> import gdws
+    >>> model, train = gdws.models.embedded(), gdws.data.load("demo", "train").take(4)
+    >>> fast = gdws.compress(model, train, gdws.Macs(0.6), "uniform")
+    >>> attack = gdws.attacks.PGD(steps=2)
+    >>> found = gdws.compare({"base": model, "fast": fast}, gdws.data.load("demo", "test").take(8), [attack])
+    >>> found.under("fast", str(attack)).shape
+    torch.Size([8])
+    >>> 0 <= found.paired_change("fast", "natural").p_value <= 1
+    True
     """
     deployed = deployed or {}
-    networks = {name: at_least_float32(model) for name, model in networks.items()}
+    networks = {name: at_least_float32(unwrap(model)) for name, model in networks.items()}
     labels_of = {str(attack): attack for attack in attacks}
     if len(labels_of) < len(attacks):
         raise GdwsError(f"attacks are {', '.join(map(str, attacks))}: expected each once")

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from gdws.evaluation.significance import PairedChange, paired_change, wilson
+from gdws.core.significance import PairedChange, paired_change, wilson
 
 NATURAL, WORST = "natural", "worst case"
 
@@ -25,8 +25,11 @@ class Trial(NamedTuple):
 class Comparison:
     """What every network made of every image.
 
-    makers: for each judge, in order, the network whose examples it is robust against; the networks themselves come first, and
-    the first of them is the base. right: bools (N,). An image that is wrong without an attack counts as wrong with it.
+    makers    for each judge, in order, the network whose examples it is robust against; the networks themselves come first,
+              and the first of them is the base.
+    attacks   their labels.
+    right     for each trial, bools (N,). An image that is wrong without an attack counts as wrong with it.
+    settings  of the evaluation, for a record.
     """
 
     makers: dict[str, str]
@@ -36,14 +39,17 @@ class Comparison:
 
     @property
     def images(self) -> int:
+        """How many images were decided."""
         return len(next(iter(self.right.values())))
 
     @property
     def networks(self) -> list[str]:
+        """The names of the networks, without what is deployed of them."""
         return [judge for judge, maker in self.makers.items() if judge == maker]
 
     @property
     def base(self) -> str:
+        """The name of the network that the others are compared with."""
         return self.networks[0]
 
     @property
@@ -52,7 +58,11 @@ class Comparison:
         return (NATURAL, *self.attacks, WORST) if len(self.attacks) > 1 else (NATURAL, *self.attacks)
 
     def under(self, judge: str, examples: str) -> Tensor:
-        """Right (N,) on natural images, on those of an attack on the judge's own network, or on the worst of all."""
+        """Which images (N,) a judge decides right.
+
+        judge     the name of a network, or of what is deployed of one.
+        examples  "natural", the label of an attack on the judge's own network, or "worst case" for the worst of all.
+        """
         maker = self.makers[judge]
         if examples != WORST:
             return self.right[Trial(judge, examples, maker)]
@@ -63,7 +73,7 @@ class Comparison:
         return self.base if judge == self.makers[judge] else self.makers[judge]
 
     def paired_change(self, judge: str, examples: str) -> PairedChange:
-        """The judge beside its reference."""
+        """A `judge` beside its reference on the same `examples`: images lost and gained, points, interval, p-value."""
         return paired_change(self.under(self.reference(judge), examples), self.under(judge, examples))
 
     @property

@@ -18,9 +18,9 @@ from torch.nn import functional as F
 from gdws.attacks import Attack
 from gdws.core.checks import Batches, unpack_batch
 from gdws.core.execution import at_least_float32, evaluating, full_precision, placement
+from gdws.core.significance import binomial_tail
 from gdws.evaluation.compare import random_starts
 from gdws.evaluation.comparison import NATURAL, WORST, Comparison, Trial, percent
-from gdws.evaluation.significance import binomial_tail
 
 FLAT = 1e-8
 """Largest entry of an input gradient that counts as vanished: cross-entropy in float32 has lost the true class by then."""
@@ -34,7 +34,7 @@ FEWEST, MOST = 8, 32
 
 
 ADVICE = {
-    "chance": "check the weights, the labels, and that the model takes images in [0, 1] and normalises them itself",
+    "chance": "check the weights, the labels, and that the model takes images in [0, 1] and normalizes them itself",
     "probabilities": "evaluate the logits before the softmax or sigmoid, whose gradients saturate",
     "randomness": "switch off what is random in eval mode, or attack the mean of many passes (AutoAttack's rand version)",
     "gradients": "attack a differentiable copy (straight-through rounding, logits scaled down), or without gradients as well",
@@ -46,7 +46,12 @@ ADVICE = {
 
 @dataclass(frozen=True)
 class RedFlag:
-    """What was seen of a network; kind: one of ADVICE, which says what to do."""
+    """A reason to distrust the numbers of a network; str() gives it as a sentence, with advice.
+
+    network  the name of the network.
+    kind     "chance", "probabilities", "randomness", "gradients", "effort", "black box" or "transfer".
+    saw      what was seen.
+    """
 
     network: str
     kind: str
@@ -59,9 +64,24 @@ class RedFlag:
 def red_flags(
     found: Comparison, networks: Mapping[str, nn.Module], batches: Batches, attacks: Sequence[Attack], seed: int = 0
 ) -> list[RedFlag]:
-    """Everything that speaks against the numbers of `found`, which came from these networks, batches and attacks.
+    """Look for reasons to distrust robustness numbers, after an evaluation.
 
-    The first of the batches is looked at again: they must be something that can be iterated anew, as a DataLoader can.
+    found     what gdws.compare returned.
+    networks  that it was given.
+    batches   that it was given. The first of them is looked at again: they must be something that can be iterated anew, as a
+              Dataset or a DataLoader can.
+    attacks   that it was given.
+    seed      of random starts.
+
+    Returns a list of gdws.evaluation.red_flags.RedFlag; print one for a sentence with advice. An empty list is no proof: it
+    says that these mistakes were not made.
+
+    >>> import gdws, torch
+    >>> networks = {"sigmoid": torch.nn.Sequential(gdws.models.embedded(), torch.nn.Sigmoid())}
+    >>> test = gdws.data.load("demo", "test").take(16)
+    >>> found = gdws.compare(networks, test, [])
+    >>> [flag.kind for flag in gdws.red_flags(found, networks, test, [])]
+    ['probabilities']
     """
     images, labels = unpack_batch(next(iter(batches)))
     assert labels is not None

@@ -1,5 +1,10 @@
-"""Networks: by name, from public checkpoints, and the zoo of the paper's."""
+"""Networks by name, with weights from public checkpoints. The architectures are in gdws.zoo.
 
-from gdws.models.names import Normalized, embedded, resolve
+>>> from gdws import models
+>>> model = models.resolve("demo")
+"""
+
+from gdws.core.unwrap import Normalized
+from gdws.models.names import embedded, resolve
 
 __all__ = ["Normalized", "embedded", "resolve"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import sys
 from collections.abc import Callable, Mapping
 from importlib import resources
 from pathlib import Path
@@ -13,31 +14,44 @@ from torch import Tensor, nn
 
 from gdws.compression import storage
 from gdws.core.checks import check_weights
+from gdws.core.unwrap import Normalized, unwrap
 from gdws.core.weights import load_weights, read_weights
-from gdws.errors import GdwsError
+from gdws.errors import GdwsError, first_line
 from gdws.models import checkpoints, zoo
 
 
-class Normalized(nn.Module):
-    """A network that wants normalised images, behind one that takes [0, 1]."""
+class BaseNeeded(GdwsError):
+    """A folder can only be read by way of the network that it was made from: `base`, which is code, or None if unknown."""
 
-    def __init__(self, network: nn.Module, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
-        super().__init__()
-        self.normalize = zoo.Normalize(mean, std)
-        self.network = network
-
-    def forward(self, x: Tensor) -> Tensor:
-        logits: Tensor = self.network(self.normalize(x))
-        return logits
+    def __init__(self, message: str, base: str | None) -> None:
+        super().__init__(message)
+        self.base = base
 
 
-def resolve(name: str, weights: Path | None = None, classes: int | None = None) -> nn.Module:
-    """Build the model of this name, in eval mode, with the weights of a file if one is given.
+def resolve(
+    name: str, weights: Path | None = None, classes: int | None = None, *, base: str | None = None, layers: bool = False
+) -> nn.Module:
+    """Build the network that a name stands for, in eval mode.
 
-    A network of the zoo, torchvision or timm has as many classes as the weights, or as are asked for, or its own number.
+    name     "demo", "zoo:NAME", "torchvision:NAME", "timm:NAME", "path/to/file.py:function", or a folder that gdws.save wrote.
+             The function of a file is called without arguments and returns an nn.Module.
+    weights  a file with a state dict (safetensors or torch), such as a public checkpoint. Nothing in it is executed.
+    base     of a folder: the network that it was made from, instead of the one whose name the folder remembers. A remembered
+             FILE.py:FACTORY may be a stranger's and is not run; the folder's exported file stands for the network.
+    layers   of a folder: refuse the exported file, which has none.
+    classes  number of classes of a network of the zoo, torchvision or timm. By default that of the weights, else its own.
+
+    Returns an nn.Module that takes images in [0, 1]. Networks of torchvision and timm are wrapped in Normalized. Raises
+    GdwsError when the name is unknown, a file or package is missing, or the weights do not fit or are not finite.
+
+    >>> import torch
+    >>> from gdws import models
+    >>> model = models.resolve("zoo:resnet20", classes=100)
+    >>> model(torch.rand(2, 3, 32, 32)).shape
+    torch.Size([2, 100])
     """
-    if (Path(name) / "gdws.json").is_file():
-        return _saved(name, weights)
+    if is_folder(name):
+        return _saved(name, weights, base, layers)
     model = _architecture(name, classes)
     if weights is not None:
         tensors = checkpoints.fit(read_weights(weights), _inside(model), str(weights))
@@ -48,8 +62,33 @@ def resolve(name: str, weights: Path | None = None, classes: int | None = None) 
     return model.eval()
 
 
+def is_folder(name: str) -> bool:
+    """Whether this names a network that gdws.save wrote."""
+    return (Path(name) / "gdws.json").is_file()
+
+
+def is_code(name: str) -> bool:
+    """Whether this names FILE.py:FACTORY."""
+    return name.rpartition(":")[0].endswith(".py")
+
+
+def base_of(folder: str) -> str | None:
+    """The name of the network that a folder was made from, as far as the folder knows it."""
+    base = storage.read_record(folder)["base"]
+    return base if isinstance(base, str) else None
+
+
 def embedded() -> nn.Module:
-    """The robust CIFAR-10 model that comes with the package."""
+    """The robust CIFAR-10 network that comes with the package, in eval mode.
+
+    Returns an nn.Module that takes images (B, 3, 32, 32) in [0, 1] and returns logits (B, 10). Its classes are those of
+    gdws.data.load("demo", "test"). It was trained adversarially on the 50,000 training images of CIFAR-10.
+
+    >>> import torch
+    >>> from gdws import models
+    >>> models.embedded()(torch.rand(2, 3, 32, 32)).shape
+    torch.Size([2, 10])
+    """
     model = zoo.build("tiny")
     with resources.as_file(resources.files("gdws.models") / "demo" / "model.safetensors") as path:
         load_weights(model, read_weights(path), "the embedded model")
@@ -79,7 +118,7 @@ def _architecture(name: str, classes: int | None = None) -> nn.Module:
     if kind in ("torchvision", "timm") and rest:
         return _from_library(kind, rest, classes)
     path, _, factory = name.rpartition(":")
-    if path.endswith(".py") and factory:
+    if is_code(name) and factory:
         return _from_file(Path(path), factory)
     raise GdwsError(
         f"unknown model {name!r}: expected demo, zoo:NAME, torchvision:NAME, timm:NAME, FILE.py:FACTORY or a folder "
@@ -87,15 +126,21 @@ def _architecture(name: str, classes: int | None = None) -> nn.Module:
     )
 
 
-def _saved(folder: str, weights: Path | None) -> nn.Module:
+def _saved(folder: str, weights: Path | None, base: str | None, layers: bool) -> nn.Module:
     if weights is not None:
         raise GdwsError(f"{folder} is a compressed model with its own weights: expected no --weights")
-    base = storage.read_record(folder)["base"]
+    remembered = base_of(folder)
     # The record may come from a stranger: it may name an architecture, but not code to run.
-    if not isinstance(base, str) or base.rpartition(":")[0].endswith(".py"):
-        raise GdwsError(f"{folder} was made from {base!r}: load it in Python with gdws.load(folder, model)")
-    model, tensors = _architecture(base), read_weights(Path(folder) / "model.safetensors")
-    count = _other_classes(base, model, tensors)
+    base = base or (None if remembered is None or is_code(remembered) else remembered)
+    if base is None:
+        if storage.read_record(folder).get("exported") and not layers:
+            return storage.load(folder)
+        origin = "does not say what it was made from" if remembered is None else f"was made from {remembered}, which is code"
+        given = remembered or "FILE.py:FACTORY"
+        raise BaseNeeded(f"{folder} {origin}: expected --base {given}, or in Python gdws.load(folder, model)", remembered)
+    model = _architecture(base)
+    _, tensors = storage.read_saved(folder, unwrap(model))
+    count = _other_classes(base, unwrap(model), tensors)
     return storage.load(folder, model if count is None else _architecture(base, count))
 
 
@@ -115,15 +160,25 @@ def _from_library(library: str, name: str, classes: int | None) -> nn.Module:
 
 
 def _from_file(path: Path, factory: str) -> nn.Module:
+    """What the function of a Python file returns. The file can import those beside it, as when it is run."""
     if not path.is_file():
         raise GdwsError(f"there is no file {path}: expected Python code with a function {factory}()")
-    specification = importlib.util.spec_from_file_location(path.stem, path)
+    name = f"gdws_file_{path.stem}"  # one that hides no other module
+    specification = importlib.util.spec_from_file_location(name, path)
     assert specification is not None
     assert specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    build = getattr(module, factory, None)
-    model = build() if callable(build) else None
+    module = sys.modules[name] = importlib.util.module_from_spec(specification)  # where dataclasses look for it
+    sys.path.insert(0, str(path.parent.resolve()))
+    try:
+        specification.loader.exec_module(module)
+        build = getattr(module, factory, None)
+        model = build() if callable(build) else None
+    except GdwsError:
+        raise
+    except Exception as error:
+        raise GdwsError(f"{path}:{factory} cannot be run: {type(error).__name__}: {first_line(error)}") from error
+    finally:
+        sys.path.remove(str(path.parent.resolve()))
     if not isinstance(model, nn.Module):
         raise GdwsError(f"{path}:{factory} gives a {type(model).__name__}: expected a function that returns an nn.Module")
     return model

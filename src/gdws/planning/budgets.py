@@ -41,8 +41,9 @@ class _Weights:
 
 @dataclass(frozen=True)
 class Budget:
-    """One number and what it bounds.
+    """What is asked of a compression: one number, and what it bounds.
 
+    value        the number.
     prices       how layers are counted against it, where a plan alone tells what it costs; None otherwise.
     is_measured  whether it is of time, which is measured where the network will run.
     is_searched  whether compressed networks have to be tried to know what fits.
@@ -71,29 +72,64 @@ class _Fraction(Budget):
 
 
 class Macs(_Fraction):
-    """At most this fraction of the multiply-adds of the convolutions that may be replaced."""
+    """Leave at most this fraction of the multiply-adds of the convolutions that may be replaced.
+
+    value  the fraction, above 0 and at most 1; else it raises GdwsError.
+
+    >>> import gdws
+    >>> model, images = gdws.models.embedded(), gdws.data.load("demo", "train").take(4)
+    >>> gdws.plan(model, images, gdws.Macs(0.5), "uniform").macs <= 0.5
+    True
+    """
 
     prices = _MultiplyAdds()
 
 
 class Params(_Fraction):
-    """At most this fraction of the weights of the convolutions that may be replaced."""
+    """Leave at most this fraction of the weights of the convolutions that may be replaced.
+
+    value  the fraction, above 0 and at most 1; else it raises GdwsError.
+
+    >>> import gdws
+    >>> model, images = gdws.models.embedded(), gdws.data.load("demo", "train").take(4)
+    >>> gdws.plan(model, images, gdws.Params(0.5), "uniform").parameters <= 0.5
+    True
+    """
 
     prices = _Weights()
 
 
 class Latency(_Fraction):
-    """At most this fraction of the time that the whole network takes, dense and in the fastest engine, measured."""
+    """Take at most this fraction of the time of the whole network, dense and in the fastest engine.
+
+    value  the fraction, above 0 and at most 1; else it raises GdwsError.
+
+    Times are measured where the network will run (gdws.Target). It needs the method "calibrated".
+
+    >>> import gdws
+    >>> gdws.Latency(0.5).share == gdws.Speedup(2).share
+    True
+    """
 
     is_measured = True
 
     @property
     def share(self) -> float:
+        """The fraction of the time, as of Speedup."""
         return self.value
 
 
 class Speedup(Budget):
-    """At least this many times faster than the whole network, dense and in the fastest engine, measured."""
+    """Be at least this many times faster than the whole network, dense and in the fastest engine.
+
+    value  a finite number of at least 1; else it raises GdwsError.
+
+    Times are measured where the network will run (gdws.Target). It needs the method "calibrated".
+
+    >>> import gdws
+    >>> gdws.Speedup(2).share
+    0.5
+    """
 
     is_measured = True
 
@@ -108,7 +144,16 @@ class Speedup(Budget):
 
 
 class Beta(Budget):
-    """The paper's budget: every layer's weighted *squared* error is at most this."""
+    """The paper's budget: let every layer's weighted squared error be at most this. It needs the method "paper".
+
+    value  bound on the squared error, finite and at least 0; else it raises GdwsError.
+
+    >>> import gdws
+    >>> model, images = gdws.models.embedded(), gdws.data.load("demo", "train").take(4)
+    >>> plan = gdws.plan(model, images, gdws.Beta(0.01), gdws.Paper(attack=None))
+    >>> max(layer.loss for layer in plan.layers) <= 0.01
+    True
+    """
 
     def _check(self) -> None:
         if not 0 <= self.value < float("inf"):
@@ -116,13 +161,27 @@ class Beta(Budget):
 
 
 class Drop(Budget):
-    """The smallest network whose decisions differ from the original's on at most this many points of held-back images."""
+    """Find the smallest network that loses at most this many points on images that it was not calibrated on, 95 % sure.
+
+    value  in percentage points, above 0 and below 100; else it raises GdwsError.
+
+    Points of accuracy where the images have labels, of agreement with the original where not, and where the calibration images
+    are attacked, of what the original withstood. Several networks are made; the upper end of a 95 % interval of each one's loss
+    counts (gdws.planning.plan.Fidelity.most_lost). The images are those of check=, or a fifth of the calibration images, which
+    tell too little where the network knows them by heart. Too few of them are refused: Drop(1) takes at least 368.
+
+    >>> import gdws
+    >>> model, images = gdws.models.embedded(), gdws.data.load("demo", "train").take(4)
+    >>> check = gdws.data.load("demo", "test").take(50)
+    >>> gdws.plan(model, images, gdws.Drop(20), gdws.Uniform(attack=None), check=check).macs < 1
+    True
+    """
 
     is_searched = True
 
     def _check(self) -> None:
         if not 0 < self.value < 100:
-            raise GdwsError(f"{self}: expected points of agreement above 0 and below 100")
+            raise GdwsError(f"{self}: expected points above 0 and below 100")
 
 
 KINDS: dict[str, type[Budget]] = {kind.__name__: kind for kind in (Macs, Params, Latency, Speedup, Beta, Drop)}

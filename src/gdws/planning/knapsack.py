@@ -2,7 +2,7 @@
 
 Layer i has options k with cost c_ik >= 0 and loss l_ik >= 0. Take one option k_i of every layer so as to
 
-    minimise  sum_i l_{i,k_i}   subject to   sum_i c_{i,k_i} <= B.
+    minimize  sum_i l_{i,k_i}   subject to   sum_i c_{i,k_i} <= B.
 
 For GDWS layers alone (a layer loses the sum of its left-out gains, all its kernels cost the same) the curves l(c) are
 convex, and taking kernels in the order of gain per cost is optimal at every budget that it exhausts, for it then

@@ -8,6 +8,8 @@ from typing import Any
 
 from torch import nn
 
+from gdws.core.significance import PairedChange, clopper_pearson
+from gdws.core.unwrap import innermost
 from gdws.errors import GdwsError
 from gdws.planning.budgets import KINDS, Budget
 
@@ -20,15 +22,22 @@ NO_GAIN = "no gain"
 class LayerPlan:
     """What becomes of one convolution.
 
-    structure    "dense" (it stays as it is) or a name of gdws.structures
-    reason       why it stays dense; or what other structures would lose at this cost, in multiples of this one's loss
-    shape        (M, C / groups, kh, kw) of its weight
-    positions    output pixels for one image, over all its uses
-    ranks        for "gdws" g, the rank of each input channel's block, which is the number of its kernels; for the others the
-                 rank, one number for all groups; empty for a dense layer
-    loss         predicted: with method "paper" and "uniform" the weighted squared error that beta bounds; with "calibrated"
-                 the divergence (nats) of the decisions from the original's that this layer brings about
-    seconds      predicted time of one pass, and of the dense layer, where the budget is one of time
+    name              of the module in the model
+    structure         "dense" (it stays as it is) or a name of gdws.structures
+    reason            why it stays dense; or what other structures would lose at this cost, in multiples of this one's loss
+    shape             (M, C / groups, kh, kw) of its weight
+    groups            of the convolution
+    positions         output pixels for one image, over all its uses
+    ranks             for "gdws" g, the rank of each input channel's block, which is the number of its kernels; for the others
+                      the rank, one number for all groups; empty for a dense layer
+    loss              predicted: with method "paper" and "uniform" the weighted squared error that beta bounds; with
+                      "calibrated" the divergence (nats) from the original's decisions that this layer brings about
+    macs              multiply-adds for one image
+    dense_macs        those of the convolution
+    parameters        weights, without the bias
+    dense_parameters  those of the convolution
+    seconds           predicted time of one pass, where the budget is one of time; else None
+    dense_seconds     that of the convolution
     """
 
     name: str
@@ -59,10 +68,17 @@ class LayerPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """The time that a planned network takes, beside the dense one in its fastest engine, taken in turns.
+    """The time that a planned network takes, measured in turns with the dense network in its fastest engine.
 
-    dense_seconds: a pass of the dense network. predicted and latency: the planned network's time as a fraction of it, from the
-    timetable and as measured.
+    device         name of the CPU or GPU
+    engine         that the planned network ran in
+    precision      of the engine
+    threads        of a CPU
+    batch          images at a time
+    dense_engine   that the dense network ran in
+    dense_seconds  a pass of the dense network
+    predicted      the planned network's time as a fraction of that, from the table of layer latencies
+    latency        the same fraction, as measured
     """
 
     device: str
@@ -76,13 +92,129 @@ class Measured:
     latency: float
 
 
+HELD_OUT, TRAINING, HELD_BACK = "held-out", "other training", "held-back calibration"
+"""Where the images come from on which a network is compared with its original: the user gave them as unseen; they were left
+over from the data that the calibration images are of; or they were taken out of the calibration images themselves."""
+BY_HEART = 0.995
+"""Networks that decide this share of their training images rightly know them by heart."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fidelity:
+    """What a compressed network cost, on images that it was not calibrated on. Counts of images.
+
+    source           HELD_OUT, TRAINING or HELD_BACK
+    images           compared
+    agreed           of these, decided alike by both networks
+    change           rightly decided before and after; None without labels
+    attacked         images that were attacked too, on the original; 0 without an attack
+    attacked_agreed  of these, decided alike by both networks
+    attacked_lost    of these, withstood by the original alone. What is withstood by the compressed network alone is no gain:
+                     the attack was not made on it.
+    """
+
+    source: str
+    images: int
+    agreed: int
+    change: PairedChange | None = None
+    attacked: int = 0
+    attacked_agreed: int = 0
+    attacked_lost: int = 0
+
+    @property
+    def agreement(self) -> float:
+        """Per cent of the images that are decided alike."""
+        return 100 * self.agreed / self.images
+
+    @property
+    def agreement_interval(self) -> tuple[float, float]:
+        """95 %, exact."""
+        return _percent(self.agreed, self.images)
+
+    @property
+    def attacked_agreement(self) -> float | None:
+        return 100 * self.attacked_agreed / self.attacked if self.attacked else None
+
+    @property
+    def attacked_interval(self) -> tuple[float, float] | None:
+        return _percent(self.attacked_agreed, self.attacked) if self.attacked else None
+
+    @property
+    def accuracy(self) -> tuple[float, float] | None:
+        """Per cent right before and after."""
+        if self.change is None:
+            return None
+        both, total = self.change.both, self.change.total
+        return 100 * (both + self.change.lost) / total, 100 * (both + self.change.gained) / total
+
+    @property
+    def most_lost(self) -> float:
+        """The upper end of the 95 % interval of what was lost, in points: of accuracy, or of agreement without labels; and of
+        what was withstood before, where images were attacked."""
+        clean = 100 - self.agreement_interval[0] if self.change is None else -self.change.score_interval[0]
+        return max(clean, _percent(self.attacked_lost, self.attacked)[1]) if self.attacked else clean
+
+    @property
+    def warning(self) -> str:
+        """What speaks against these numbers: the original seems to have learnt the images by heart. Empty if nothing does."""
+        if self.source == HELD_OUT or self.accuracy is None or self.accuracy[0] < 100 * BY_HEART:
+            return ""
+        return (
+            f"the original decides {self.accuracy[0]:.1f} % of {self.images} {self.source} images rightly: these images seem "
+            "to be known by heart, and say little of others; give held-out images with check=, --check"
+        )
+
+    def __str__(self) -> str:
+        """Accuracy where there are labels, agreement where not, each with its interval."""
+        attacked = ""
+        if self.attacked_interval is not None:
+            attacked = (
+                f"; of {self.attacked} attacked images {self.attacked_agreement:.1f} % are decided as by the original "
+                f"({_range(self.attacked_interval)})"
+            )
+        if self.change is None or self.accuracy is None:
+            told = f"{self.agreement:.1f} % of {self.images} {self.source} images are decided as by the original"
+            return f"{told} ({_range(self.agreement_interval)}){attacked}"
+        before, after = self.accuracy
+        told = f"accuracy {before:.1f} % before, {after:.1f} % after on {self.images} {self.source} images"
+        return f"{told}: {after - before:+.1f} points ({_range(self.change.score_interval, '+.1f')}){attacked}"
+
+    def record(self) -> dict[str, Any]:
+        """As JSON, with what follows from the counts. Per cent and points."""
+        return asdict(self) | {
+            "agreement": self.agreement,
+            "agreement_interval": self.agreement_interval,
+            "attacked_agreement": self.attacked_agreement,
+            "attacked_interval": self.attacked_interval,
+            "accuracy": self.accuracy,
+            "points": None if self.change is None else self.change.points,
+            "points_interval": None if self.change is None else self.change.score_interval,
+        }
+
+
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """The decisions for a whole network and where they came from.
+    """The decisions for a whole network and where they came from: a record to print, edit, save and give to gdws.apply.
 
-    images: short hashes of the calibration images, so that no accuracy is reported on them.
-    measured: the time that it takes, where the budget is one of time.
-    tensor_cores: whether it was planned for them, in sizes that fill their blocks (gdws.planning.choose.fills_blocks).
+    method        "calibrated", "paper" or "uniform".
+    budget        what was asked for.
+    layers        a record for each convolution in the order in which they run (gdws.planning.plan.LayerPlan).
+    seed          of everything random.
+    attack        settings of the attack on the calibration images, or None.
+    versions      of gdws and PyTorch.
+    images        short hashes of the calibration images, so that no accuracy is reported on them.
+    measured      the time that it takes, where the budget is one of time (gdws.planning.plan.Measured); else None.
+    tensor_cores  whether it was planned for them, in sizes that fill their blocks (gdws.planning.choose.fills_blocks).
+    image_shape   (C, H, W) of the images; None in plans that did not note it.
+    fidelity      what it cost, where there were images to see that on (gdws.planning.plan.Fidelity); else None.
+
+    >>> import gdws
+    >>> model, images = gdws.models.embedded(), gdws.data.load("demo", "train").take(4)
+    >>> plan = gdws.plan(model, images, gdws.Macs(0.5), "uniform")
+    >>> [(layer.name, layer.reason) for layer in plan.layers if not layer.replaceable]
+    [('conv1', 'first layer'), ('layer2.0.shortcut.0', '1x1'), ('layer3.0.shortcut.0', '1x1')]
+    >>> gdws.Plan.from_json(plan.to_json()) == plan
+    True
     """
 
     method: str
@@ -94,6 +226,8 @@ class Plan:
     images: tuple[str, ...] = ()
     measured: Measured | None = None
     tensor_cores: bool = False
+    image_shape: tuple[int, int, int] | None = None
+    fidelity: Fidelity | None = None
 
     @property
     def macs(self) -> float:
@@ -111,6 +245,7 @@ class Plan:
         return sum(layer.loss for layer in self.layers)
 
     def to_json(self) -> str:
+        """The plan as JSON text (docs/reference/plan-format.md)."""
         record = {
             "format": FORMAT,
             "method": self.method,
@@ -122,11 +257,14 @@ class Plan:
             "images": self.images,
             "measured": None if self.measured is None else asdict(self.measured),
             "tensor cores": self.tensor_cores,
+            "image shape": self.image_shape,
+            "fidelity": None if self.fidelity is None else asdict(self.fidelity),
         }
         return json.dumps(record, indent=1)
 
     @classmethod
     def from_json(cls, text: str) -> Plan:
+        """The plan of JSON `text` that to_json wrote, perhaps edited. Raises GdwsError when it is not one."""
         try:
             record = json.loads(text)
             if record["format"] not in READABLE:
@@ -144,16 +282,27 @@ class Plan:
                 measured=None if record["measured"] is None else Measured(**record["measured"]),
                 # Plans of earlier versions have a tile, or nothing.
                 tensor_cores=record.get("tensor cores", record.get("tile", 1) > 1),
+                image_shape=_shape(record.get("image shape")),
+                fidelity=_fidelity(record.get("fidelity")),
             )
-        except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+        except (json.JSONDecodeError, LookupError, TypeError, AttributeError) as error:
             raise GdwsError(
                 f"this is not a plan: {type(error).__name__} {error}, expected JSON that Plan.to_json wrote"
             ) from None
 
 
 def plan_of(model: nn.Module) -> Plan | None:
-    """The plan that a model was compressed by, or None."""
-    plan = getattr(model, "_gdws_plan", None)
+    """The plan that a model was compressed by.
+
+    model  a network that gdws.compress, gdws.apply or gdws.load returned, or any other.
+
+    Returns a Plan, or None where there is none.
+
+    >>> import gdws
+    >>> gdws.plan_of(gdws.models.embedded()) is None
+    True
+    """
+    plan = getattr(innermost(model), "_gdws_plan", None)
     return plan if isinstance(plan, Plan) else None
 
 
@@ -166,6 +315,28 @@ def _layer(entry: dict[str, Any]) -> LayerPlan:
     entry = dict(entry)
     ranks = entry.pop("kept") if "kept" in entry else entry["ranks"]
     return LayerPlan(**{**entry, "shape": tuple(entry["shape"]), "ranks": tuple(ranks)})
+
+
+def _shape(found: list[int] | None) -> tuple[int, int, int] | None:
+    return None if found is None else (int(found[0]), int(found[1]), int(found[2]))
+
+
+def _fidelity(entry: dict[str, Any] | None) -> Fidelity | None:
+    """Plans of earlier versions have none."""
+    if entry is None:
+        return None
+    change = entry["change"]
+    return Fidelity(**{**entry, "change": None if change is None else PairedChange(**change)})
+
+
+def _percent(count: int, total: int) -> tuple[float, float]:
+    low, high = clopper_pearson(count, total)
+    return 100 * low, 100 * high
+
+
+def _range(interval: tuple[float, float], form: str = ".1f") -> str:
+    low, high = interval
+    return f"95 % interval {low:{form}} to {high:{form}}"
 
 
 def _share(pairs: list[tuple[int, int]]) -> float:

@@ -5,19 +5,19 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from gdws.attacks import PGD
 from gdws.calibration.collect import collect_statistics, find, gather_images, replaceable
 from gdws.calibration.method import Calibrated, Method, Paper, Uniform
+from gdws.calibration.robustness import settle_attack
 from gdws.calibration.sensitivity import sensitivity
 from gdws.calibration.statistics import Statistics
 from gdws.core import cost
-from gdws.core.checks import Batches, check_weights, checked_logits
+from gdws.core.checks import Batches, check_differentiable, check_weights, checked_logits
 from gdws.core.execution import evaluating, placement
 from gdws.core.hashing import image_hashes
 from gdws.core.sites import Site
@@ -57,9 +57,13 @@ def plan_within(
     sites = find(model, example, method)
     with evaluating(model), torch.no_grad():
         checked_logits(model, example, labels)
+        if not isinstance(method, Uniform):
+            check_differentiable(model, example)
     candidates = replaceable(sites)
     if not candidates:
         _check_dense_is_enough(budget, method, sites)
+    if given is None and not isinstance(method, Uniform):
+        method = settle_attack(model, images, method)
     choices: dict[str, Choice] = {}
     latencies, measured, attack = None, None, None
     statistics: Statistics | None = None
@@ -82,11 +86,13 @@ def plan_within(
                 structures = for_tensor_cores(structures, target)
             choices = choose_calibrated(candidates, structures, statistics, budget, tensor_cores=target is not None)
     elif isinstance(method, Paper):
-        attack, statistics = (method.attack, None) if given is None else (given.attack, given)
+        # Statistics say what their images were attacked with.
+        method, statistics = (method if given is None else replace(method, attack=given.attack)), given
+        attack = method.settled_attack
         if given is not None:
             _check_covers(given, candidates)
         if candidates:
-            choices = choose_lego(candidates, _alphas(model, images, labels, given, attack, seed), budget)
+            choices = choose_lego(candidates, _alphas(model, images, labels, given, method, seed), budget)
     else:
         if candidates:
             choices = choose_uniform(candidates, budget)
@@ -100,6 +106,7 @@ def plan_within(
         images=() if isinstance(method, Uniform) else image_hashes(images),
         measured=measured,
         tensor_cores=target is not None and not budget.is_measured,
+        image_shape=(images.shape[1], images.shape[2], images.shape[3]),
     )
     return plan, statistics
 
@@ -153,16 +160,16 @@ def _check_dense_is_enough(budget: Budget, method: Method, sites: Sequence[Site]
 
 
 def _alphas(
-    model: nn.Module, images: Tensor, labels: Tensor | None, statistics: Statistics | None, attack: PGD | None, seed: int
+    model: nn.Module, images: Tensor, labels: Tensor | None, statistics: Statistics | None, method: Paper, seed: int
 ) -> dict[str, Tensor]:
-    """Equation (8), from statistics where there are some."""
-    if statistics is not None:
+    """Equation (8): exactly if the method asks for it, else from statistics where there are some."""
+    if statistics is not None and not method.exact:
         return {name: layer.alpha for name, layer in statistics.layers.items()}
     size = 100
     batches: Batches = images.split(size)
     if labels is not None:
         batches = zip(images.split(size), labels.split(size), strict=True)
-    return sensitivity(model, batches, attack=attack, seed=seed)
+    return sensitivity(model, batches, exact=method.exact, attack=method.settled_attack, seed=seed)
 
 
 def _layer_plan(site: Site, choice: Choice | None, latencies: Latencies | None) -> LayerPlan:

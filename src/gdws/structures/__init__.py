@@ -1,7 +1,14 @@
-"""The ways to factorise a convolution that a plan can choose from. Nothing outside this package knows one from another.
+"""The structures: the ways to factorize a convolution that a plan can choose from.
 
-A structure proposes banks of features of growing size for a layer, with the loss that each leaves; says what each costs; and
-makes the layer. The allocation, the refit, plans, files and export are shared by all.
+For a layer, a structure proposes banks of features of growing size and the loss that each leaves, says what each costs, and
+builds the layer. The allocation, the refit, plans, files and export are shared by all: nothing outside this package knows
+one structure from another.
+
+>>> from gdws import structures
+>>> list(structures.STRUCTURES)
+['gdws', 'vertical', 'horizontal', 'project']
+>>> structures.FAMILIES["separable"]
+('vertical', 'horizontal')
 """
 
 from __future__ import annotations
@@ -22,16 +29,26 @@ STRUCTURES: dict[str, Structure] = {
         Split("project", ()),
     )
 }
+"""Every structure by its name. A new one is a new entry (docs/how-to/add-a-structure.md)."""
 
 FAMILIES = {
     "auto": tuple(STRUCTURES),
     "separable": ("vertical", "horizontal"),
 }
-"""Names that stand for several structures, of which each layer takes the best."""
+"""Names that stand for several structures, of which each layer takes the best: "auto" and "separable"."""
 
 
 def select_structures(structures: str | Sequence[str]) -> tuple[Structure, ...]:
-    """The structures of these names, families taken apart, each once."""
+    """The structures that these names stand for, each once.
+
+    structures  a name or several, of STRUCTURES or FAMILIES.
+
+    Returns a tuple of Structure. Raises GdwsError when a name is unknown, or there is none.
+
+    >>> from gdws import structures
+    >>> [structure.name for structure in structures.select_structures(["separable", "gdws"])]
+    ['vertical', 'horizontal', 'gdws']
+    """
     names = [structures] if isinstance(structures, str) else list(structures)
     single = dict.fromkeys(member for name in names for member in FAMILIES.get(name, (name,)))
     unknown = [name for name in single if name not in STRUCTURES]

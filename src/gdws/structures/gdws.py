@@ -24,7 +24,7 @@ class GDWS(Structure):
 
     name = "gdws"
     plain = False
-    brittleness = 2.0  # its errors vary 1.4x as much within the attack's ball: docs/structures.md
+    brittleness = 2.0  # its errors vary 1.4x as much within the attack's ball: docs/explanation/structures.md
 
     def fits(self, conv: nn.Conv2d) -> bool:
         return True

@@ -1,7 +1,7 @@
-"""The GDWS convolution as a module.
+"""The modules that stand in the place of a convolution (gdws.nn).
 
-`gdws_conv2d` is the seam for faster executions: one that takes the same arguments and gives the same numbers to rounding
-can stand in its place.
+`gdws_conv2d` is where a faster implementation can be put in: one that takes the same arguments and gives the same numbers,
+up to rounding.
 """
 
 from __future__ import annotations
@@ -30,12 +30,24 @@ def gdws_conv2d(
     dilation: Pair,
     groups: int,
 ) -> Tensor:
-    """Plain PyTorch: repeat the channels, convolve each copy with its own kernel, mix by a 1x1 convolution.
+    """Run a GDWS convolution: repeat the channels, convolve each copy with its own kernel, mix by a 1x1 convolution.
 
-    x (B, C, H, W), or without B; channels (G,), or None where every channel has one kernel and none needs repeating;
-    depthwise (G, 1, kh, kw); pointwise (M, G / groups, 1, 1). index_select was measured the fastest plain form
-    for unequal g_c on CPU and GPU; x[:, channels] and one convolution for each level of kernels cost up to 1.8x
-    (docs/measurements.md).
+    x          (B, C, H, W), or without B.
+    channels   int64 (G,), the input channel that each kernel reads; None where every channel has exactly one kernel.
+    depthwise  (G, 1, kh, kw), the kernels.
+    pointwise  (M, G / groups, 1, 1), the mix.
+    bias       (M,) or None.
+    stride, padding, dilation and groups  of the convolution that it stands for: pairs (vertical, horizontal), or a padding of
+               "same" or "valid"; groups is a number.
+
+    Returns (B, M, H', W'). index_select was measured the fastest plain form for unequal g_c on CPU and GPU; x[:, channels] and
+    one convolution for each level of kernels cost up to 1.8x (docs/results/library-speed.md).
+
+    >>> import gdws, torch
+    >>> x, channels = torch.rand(1, 2, 5, 5), torch.tensor([0, 0, 1])
+    >>> depthwise, pointwise = torch.rand(3, 1, 3, 3), torch.rand(4, 3, 1, 1)
+    >>> gdws.nn.gdws_conv2d(x, channels, depthwise, pointwise, None, (1, 1), (1, 1), (1, 1), 1).shape
+    torch.Size([1, 4, 5, 5])
     """
     features = depthwise_features(x, channels, depthwise, stride, padding, dilation)
     return F.conv2d(features, pointwise, bias, groups=groups)
@@ -44,13 +56,30 @@ def gdws_conv2d(
 def depthwise_features(
     x: Tensor, channels: Tensor | None, depthwise: Tensor, stride: Pair, padding: Pair | str, dilation: Pair
 ) -> Tensor:
-    """The first stage of `gdws_conv2d`: (B, G, H', W')."""
+    """Run the first stage of `gdws_conv2d`: what each depthwise kernel gives, (B, G, H', W').
+
+    x, channels, depthwise, stride, padding and dilation are as there.
+
+    >>> import gdws, torch
+    >>> x, channels = torch.rand(1, 2, 5, 5), torch.tensor([0, 0, 1])
+    >>> gdws.nn.depthwise_features(x, channels, torch.rand(3, 1, 3, 3), (1, 1), (0, 0), (1, 1)).shape
+    torch.Size([1, 3, 3, 3])
+    """
     copies = x if channels is None else x.index_select(-3, channels)
     return F.conv2d(copies, depthwise, None, stride, padding, dilation, groups=len(depthwise))
 
 
 class FactoredConv2d(nn.Module, ABC):
-    """What stands in the place of a dense convolution of these arguments: a bank of n features, and a mix of them."""
+    """The base of all layers that stand in the place of a dense convolution: a bank of features, and a mix of them.
+
+    in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode, device and dtype are those of
+    the torch.nn.Conv2d that it stands for. Sizes are pairs (vertical, horizontal); padding may be "same" or "valid" too.
+
+    >>> import gdws, torch
+    >>> layer = gdws.nn.TwoStageConv2d.like(torch.nn.Conv2d(8, 16, 3), rank=2, axes=(0,))
+    >>> isinstance(layer, gdws.nn.FactoredConv2d), tuple(layer.filters.shape), tuple(layer.mixing.shape)
+    (True, (2, 8, 3, 1), (16, 2, 1, 3))
+    """
 
     def __init__(
         self,
@@ -81,15 +110,15 @@ class FactoredConv2d(nn.Module, ABC):
     @property
     @abstractmethod
     def mixing(self) -> nn.Parameter:
-        """(M, N / groups, ...): what each output makes of these channels. Its elements are as many as M n / groups."""
+        """(M, N / groups, ...): what each output makes of these channels. It has M n / groups elements."""
 
     @abstractmethod
     def features(self, x: Tensor) -> Tensor:
-        """(B, n, H', W'), n in the order of the elements of `mixing`, the groups one after another."""
+        """What is mixed, for x (B, C, H, W): (B, n, H', W'), in the order of `mixing`, group after group."""
 
     @torch.no_grad()
     def rescale(self, factors: Tensor) -> None:
-        """Multiply each filter by its factor (N,) and divide what is made of it: other weights, the same layer."""
+        """Multiply each filter by its factor (`factors`, (N,)) and divide what is made of it: the same function."""
         self.filters.mul_(factors.view(-1, 1, 1, 1))
         rows = factors.view(self.groups, -1).repeat_interleave(self.out_channels // self.groups, 0)
         self.mixing.div_(rows[:, :, None, None])
@@ -128,13 +157,25 @@ def _geometry(conv: nn.Conv2d) -> dict[str, Any]:
 
 
 class GDWSConv2d(FactoredConv2d):
-    """A generalized depthwise-separable convolution: kernel k reads input channel channels[k], a 1x1 convolution mixes all.
+    """A generalized depthwise-separable convolution: kernels of one input channel each, mixed by a 1x1 convolution.
 
     It stands for a dense `nn.Conv2d` with the same arguments whose weight for input channel c has rank at most g_c, the
-    number of kernels that read c. `channels` (G,) is ascending; with groups, each group owns G / groups consecutive kernels.
-    G may be 0: the output is then the bias.
+    number of kernels that read c.
 
-    Parameters: depthwise (G, 1, kh, kw), pointwise (M, G / groups, 1, 1), bias (M,) or None. Buffer: channels (G,).
+    channels  int64 (G,), ascending: the input channel that each kernel reads. With groups, each group owns G / groups
+              consecutive kernels. G may be 0: the output is then the bias.
+
+    in_channels, out_channels, kernel_size, groups and others (stride, padding, ...) are as in FactoredConv2d.
+
+    Parameters: depthwise (G, 1, kh, kw), pointwise (M, G / groups, 1, 1), bias (M,) or None. Buffer: channels (G,). They start
+    at zero: `from_factors` gives a layer with weights. Raises GdwsError when channels are not as above.
+
+    >>> import gdws, torch
+    >>> conv = torch.nn.Conv2d(4, 8, 3, padding=1)
+    >>> layer = gdws.nn.GDWSConv2d.from_factors(gdws.mego(conv.weight, None, kernels=36), conv)
+    >>> x = torch.rand(1, 4, 6, 6)
+    >>> torch.allclose(layer(x), conv(x), atol=1e-5)  # with all kernels it is the same convolution
+    True
     """
 
     channels: Tensor
@@ -153,12 +194,12 @@ class GDWSConv2d(FactoredConv2d):
 
     @classmethod
     def like(cls, conv: nn.Conv2d, channels: Tensor) -> GDWSConv2d:
-        """Zero factors with this many kernels in the place of a dense convolution: same geometry, type, device and bias."""
+        """Zero factors with these `channels` in the place of a dense `conv`: same geometry, type, device and bias."""
         return _in_place_of(conv, cls(channels=channels, **_geometry(conv)))
 
     @classmethod
     def from_factors(cls, factors: Factors, conv: nn.Conv2d) -> GDWSConv2d:
-        """The layer that these factors of a convolution's weight make in its place."""
+        """The layer that `factors` of the weight of `conv` make in its place. Raises GdwsError for other shapes."""
         expected = (conv.out_channels, conv.in_channels, conv.groups, *conv.kernel_size)
         given = (len(factors.pointwise), len(factors.g), factors.groups, *factors.depthwise.shape[1:])
         if given != expected:
@@ -170,10 +211,11 @@ class GDWSConv2d(FactoredConv2d):
 
     @property
     def g(self) -> Tensor:
-        """(C,) kernels of each input channel."""
+        """The number of kernels of each input channel: (C,)."""
         return torch.bincount(self.channels, minlength=self.in_channels)
 
     def forward(self, x: Tensor) -> Tensor:
+        """The outputs (B, M, H', W') for x (B, C, H, W). Raises GdwsError when C is another number."""
         x, padding = self._padded(x)
         if len(self.depthwise) == 0:
             return self._bias_only(x, padding)
@@ -198,7 +240,7 @@ class GDWSConv2d(FactoredConv2d):
         return self.pointwise
 
     def features(self, x: Tensor) -> Tensor:
-        """(B, G, H', W'): what the depthwise kernels give and the pointwise weights then mix."""
+        """What the depthwise kernels give for x (B, C, H, W), before the mix: (B, G, H', W')."""
         x, padding = self._padded(x)
         return depthwise_features(x, self.channels, self.depthwise, self.stride, padding, self.dilation)
 
@@ -237,10 +279,18 @@ class TwoStageConv2d(FactoredConv2d):
     """Two plain convolutions: the first has the kernel's taps along `axes`, the second those along the other axes.
 
     axes (0,): vertical kh x 1, then horizontal 1 x kw; (1,): the reverse; (): 1x1, then kh x kw; (0, 1): kh x kw, then 1x1.
-    Each axis is padded, strided and dilated in the stage that has its taps. `rank` is the number of channels between the two,
-    for each group.
+    Each axis is padded, strided and dilated in the stage that has its taps.
 
-    Parameters: first (groups * rank, C / groups, k1h, k1w), second (M, rank, k2h, k2w), bias (M,) or None.
+    `rank` is the number of channels between the two stages, for each group. in_channels, out_channels, kernel_size, groups and
+    others (stride, padding, ...) are as in FactoredConv2d.
+
+    Parameters: first (groups * rank, C / groups, k1h, k1w), second (M, rank, k2h, k2w), bias (M,) or None. They start at zero.
+    Raises GdwsError when rank is below 1 or axes has other numbers.
+
+    >>> import gdws, torch
+    >>> layer = gdws.nn.TwoStageConv2d(8, 16, (3, 3), rank=4, axes=(0,), padding=(1, 1))
+    >>> layer(torch.rand(2, 8, 6, 6)).shape
+    torch.Size([2, 16, 6, 6])
     """
 
     def __init__(
@@ -273,7 +323,7 @@ class TwoStageConv2d(FactoredConv2d):
 
     @classmethod
     def like(cls, conv: nn.Conv2d, rank: int, axes: tuple[int, ...]) -> TwoStageConv2d:
-        """Zero weights of this rank in the place of a dense convolution: same geometry, type, device and bias."""
+        """Zero weights of this `rank` and these `axes` in the place of a dense `conv`: same geometry, type, device, bias."""
         return _in_place_of(conv, cls(rank=rank, axes=axes, **_geometry(conv)))
 
     @property
@@ -285,10 +335,11 @@ class TwoStageConv2d(FactoredConv2d):
         return self.second
 
     def forward(self, x: Tensor) -> Tensor:
+        """The outputs (B, M, H', W') for x (B, C, H, W). Raises GdwsError when C is another number."""
         return F.conv2d(self._between(x), self.second, self.bias, *self._stages[1], self.groups)
 
     def features(self, x: Tensor) -> Tensor:
-        """(B, groups * rank * k2, H', W'): the first stage's channels at each tap of the second."""
+        """The first stage's channels at each tap of the second, for x: (B, groups * rank * k2, H', W')."""
         between, (stride, padding, dilation) = self._between(x), self._stages[1]
         taps = F.unfold(between, self.second.shape[2:], dilation, padding, stride)
         sizes = [

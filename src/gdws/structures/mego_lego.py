@@ -31,13 +31,19 @@ Triplets = tuple[Tensor, Tensor, Tensor, Tensor]
 
 @dataclass(frozen=True)
 class Factors:
-    """A GDWS convolution: G depthwise kernels and a pointwise mix of what they give.
+    """A GDWS convolution as tensors: G depthwise kernels and a pointwise mix of what they give.
 
     g          (C,)            kernels of each input channel
     channels   (G,)            the input channel that each kernel reads, ascending
-    depthwise  (G, kh, kw)
-    pointwise  (M, G / groups)
-    error      the weighted squared error that was left, where the factors came from `mego` or `lego`
+    depthwise  (G, kh, kw)     the kernels
+    pointwise  (M, G / groups) the mix
+    error      the weighted squared error that was left, where the factors came from `mego` or `lego`; else NaN
+    groups     of the convolution
+
+    >>> import gdws, torch
+    >>> factors = gdws.mego(torch.rand(8, 4, 3, 3), None, kernels=6)
+    >>> tuple(factors.depthwise.shape), tuple(factors.pointwise.shape)
+    ((6, 3, 3), (8, 6))
     """
 
     g: Tensor
@@ -48,7 +54,7 @@ class Factors:
     groups: int = 1
 
     def dense(self) -> Tensor:
-        """(M, C / groups, kh, kw): the weight of the dense convolution that these factors stand for."""
+        """The weight of the dense convolution that these factors stand for: (M, C / groups, kh, kw)."""
         outputs, inputs = len(self.pointwise), len(self.g)
         kernel = self.depthwise.shape[1:]
         weight = self.pointwise.new_zeros(self.groups, outputs // self.groups, inputs // self.groups, *kernel)
@@ -93,10 +99,17 @@ class Spectrum:
 def mego(weight: Tensor, alpha: Tensor | None, kernels: int, groups: int = 1) -> Factors:
     """The GDWS approximation of least weighted error with at most `kernels` depthwise kernels (Algorithm 1).
 
-    weight (M, C / groups, kh, kw) of any floating type; alpha (C,) >= 0, or None for ones. Channels with alpha = 0 do
-    not count in the error and get no kernel. The factors have the weight's type and device.
+    weight   (M, C / groups, kh, kw), of any floating type.
+    alpha    (C,) >= 0, the weight of each channel in the error; None for ones. Channels with alpha = 0 do not count and get no
+             kernel.
+    kernels  depthwise kernels in all, rounded down to a multiple of groups.
+    groups   of the convolution.
 
-    >>> mego(torch.eye(4)[:, :, None, None].expand(4, 4, 3, 3), None, 2).g.sum().item()
+    Returns Factors, in the weight's type and on its device. Raises GdwsError when kernels is below 0, or weight or alpha are
+    not as above or not finite.
+
+    >>> import gdws, torch
+    >>> gdws.mego(torch.eye(4)[:, :, None, None].expand(4, 4, 3, 3), None, 2).g.sum().item()
     2
     """
     if kernels < 0:
@@ -108,7 +121,24 @@ def mego(weight: Tensor, alpha: Tensor | None, kernels: int, groups: int = 1) ->
 
 
 def lego(weight: Tensor, alpha: Tensor | None, beta: float, groups: int = 1) -> Factors:
-    """The GDWS approximation of fewest kernels with weighted squared error at most `beta` (Algorithm 2)."""
+    """The GDWS approximation of fewest kernels with weighted squared error at most `beta` (Algorithm 2).
+
+    weight  (M, C / groups, kh, kw), of any floating type.
+    alpha   (C,) >= 0, the weight of each channel in the error; None for ones. Channels with alpha = 0 do not count and get no
+            kernel.
+    beta    bound on the squared error sum_c alpha_c ||W_c - Q_c||^2, at least 0.
+    groups  of the convolution.
+
+    Returns Factors, in the weight's type and on its device. Raises GdwsError when beta is below 0, or weight or alpha are not
+    as above or not finite.
+
+    >>> import gdws, torch
+    >>> weight = torch.rand(8, 4, 3, 3)
+    >>> energy = float(weight.square().sum())
+    >>> factors = gdws.lego(weight, None, beta=0.1 * energy)
+    >>> float((weight - factors.dense()).square().sum()) <= 0.1001 * energy
+    True
+    """
     triplets = _triplets(weight, groups)
     spectrum = rank_kernels(_weighted(triplets, alpha), groups)
     kept = spectrum.kernels_for(beta)

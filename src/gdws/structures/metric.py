@@ -4,12 +4,12 @@ An error dW of the weights changes an output pixel by dW x for the patch x that 
 through the gradient g there (gdws.calibration.hooks). With S the second moment of the patches, each weighted by the squared
 length of the gradient at its pixel, and F half the second moment of the gradients,
 
-    loss(Q) = tr( F (W - Q) S (W - Q)^T )                                                     (K-FAC's factorisation)
+    loss(Q) = tr( F (W - Q) S (W - Q)^T )                                                     (K-FAC's factorization)
 
 estimates the KL divergence (nats) of the compressed network's decisions from the original's, pixel by pixel. It is one
 currency for all layers, so neither alpha nor a beta is needed.
 
-Every factorised convolution is a bank V of patch features and a mix P of them, Q = P V. For a given bank the best mix is least
+Every factorized convolution is a bank V of patch features and a mix P of them, Q = P V. For a given bank the best mix is least
 squares, P = W S V^T (V S V^T)^-1. Structures differ in the banks that they allow:
 gdws.structures.kernel_elimination, gdws.structures.filter_splitting.
 

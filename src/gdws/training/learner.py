@@ -30,7 +30,7 @@ from gdws.training.schedules import SCHEDULES
 
 
 class Learner:
-    """A network in training, its running average, and the optimiser's memory.
+    """A network in training, its running average, and the optimizer's memory.
 
     model     trained in place; on a GPU in channels-last order.
     averaged  a copy that follows it, in eval mode: what is judged and kept.
@@ -176,7 +176,7 @@ class Learner:
 
 
 def _laid_out_as(gradient: Tensor, parameter: Tensor) -> Tensor:
-    """The gradient with the strides of its parameter, which the fused optimiser wants; backward() would see to it."""
+    """The gradient with the strides of its parameter, which the fused optimizer wants; backward() would see to it."""
     return gradient if gradient.stride() == parameter.stride() else torch.empty_like(parameter).copy_(gradient)
 
 

@@ -19,12 +19,12 @@ from gdws.core.distributed import SINGLE_PROCESS, ProcessGroup
 from gdws.core.execution import evaluating, full_precision, placement
 from gdws.core.hashing import data_hash
 from gdws.core.progress import note, track
+from gdws.core.significance import paired_change
 from gdws.core.weights import contiguous_copies, load_weights
 from gdws.data import Dataset
 from gdws.errors import GdwsError
 from gdws.evaluation.compare import random_starts
 from gdws.evaluation.comparison import percent
-from gdws.evaluation.significance import paired_change
 from gdws.training.learner import Learner
 from gdws.training.objectives import Objective
 from gdws.training.recipes import OBJECTIVES, Recipe
@@ -36,11 +36,19 @@ NOISE = 0.5
 
 @dataclass(frozen=True)
 class Trained:
-    """The network of the epoch that is kept, in eval mode.
+    """What `train` and `tune` return.
 
-    history  a line for each epoch
-    best     the line of the one that is kept
-    harmed   whether the last epoch is worse than the network was before (see `harmed`)
+    model    the network of the epoch that is kept, in eval mode.
+    history  a line for each epoch: a dictionary with its number, rate, loss, and accuracies on held-back images in per cent.
+    best     the line of the epoch that is kept.
+    harmed   whether the last epoch does worse on those images than the network before (epoch 0), by more than chance explains;
+             False where that was not judged.
+
+    >>> import torch
+    >>> from gdws import training
+    >>> line = {"epoch": 1, "natural": 80.0, "robust": 45.0}
+    >>> training.Trained(torch.nn.Identity(), history=[line], best=line, harmed=False).best["robust"]
+    45.0
     """
 
     model: nn.Module
@@ -61,16 +69,33 @@ def train(
     processes: ProcessGroup = SINGLE_PROCESS,
     checkpoint_seconds: float = 60,
 ) -> Trained:
-    """Train a copy of the model on its device: the parameters that require gradients, and running statistics.
+    """Train a copy of a model adversarially, on the device that it is on.
 
-    data       the training split as gdws.data.load gives it, or batches of (images, labels) such as a DataLoader gives, that
-               neither shuffle nor augment: images are read once, and cropped and mirrored here. recipe.held of them judge
-               every epoch.
-    folder     gets a checkpoint after an epoch, but not more often than every checkpoint_seconds, and `resume` continues from
-               it (gdws.training.runs).
-    objective  stands in the place of recipe.loss.
-    before     judge the model as it was too, as epoch 0.
-    processes  several that share each batch, with the same arguments.
+    Parameters that require gradients and running statistics change in the copy. The model itself is left as it was found.
+
+    model               takes images (B, C, H, W) in [0, 1] and returns logits (B, classes); float32.
+    data                the training split as gdws.data.load gives it, or a DataLoader or other batches of (images, labels) that
+                        neither shuffle nor augment: images are read once, and cropped and mirrored here. recipe.held of them
+                        judge every epoch.
+    recipe              of gdws.training.recipe, or of your own.
+    folder              gets the log, the weights and a checkpoint after an epoch (gdws.training.runs).
+    objective           a loss of your own instead of recipe.loss (gdws.training.objectives.Objective).
+    before              judge the model as it was too, as epoch 0.
+    resume              continue from the checkpoint in the folder.
+    processes           several processes that share each batch; each is given the same arguments
+                        (gdws.core.distributed.join_processes).
+    checkpoint_seconds  least time between two checkpoints.
+
+    Returns Trained: the network of the epoch that is kept, and a line for each epoch. Raises GdwsError when the model cannot be
+    trained on this data, the folder holds something else, what is resumed had other settings, or the loss is not finite.
+
+    >>> from pathlib import Path
+    >>> import gdws
+    >>> few = gdws.data.load("demo", "train").take(20)
+    >>> recipe = gdws.training.recipe_for("demo", epochs=1, batch=8, steps=1)
+    >>> trained = gdws.train(gdws.models.embedded(), few, recipe, Path("trained"))
+    >>> [line["epoch"] for line in trained.history]
+    [1]
     """
     data = in_memory(data)
     check_trainable(model, data, recipe)

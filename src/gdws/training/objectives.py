@@ -1,4 +1,4 @@
-"""What adversarial training minimises: a loss for each attacked image, and what its attack moves away from.
+"""What adversarial training minimizes: a loss for each attacked image, and what its attack moves away from.
 
 p(x) are the model's probabilities, y the label, x an image and x' the attacked one.
 """

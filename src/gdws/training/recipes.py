@@ -18,21 +18,33 @@ KEEP = ("best", "last")
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """SGD with momentum 0.9 (Nesterov) on attacked images.
+    """How a network is trained: SGD with momentum 0.9 (Nesterov) on attacked images.
 
+    epochs        passes over the images.
     batch         images a step, of all processes together.
-    rate          the highest learning rate, and `schedule` how it changes.
+    rate          the highest learning rate.
+    schedule      how the rate changes: "one-cycle" (up for a quarter of the time, then down to nothing) or "steps" (divided
+                  by ten at half and at three quarters).
+    weight_decay  of all parameters.
     attack        how the images are attacked; without early exit.
     warmup        epochs in which its radius grows to what it is. Attacked at full strength from the first step, some networks
                   learn to decide all images alike and never leave that (SVHN: Andriushchenko and Flammarion 2020).
-    loss          robust or trades.
+    loss          "robust" (cross-entropy on the attacked images) or "trades".
     flip          mirror images at random, beside the random crops. Digits should not be.
-    average       every step moves the averaged weights by 1 - average towards the trained ones; they are what is kept.
-                  0 keeps the trained ones.
-    precision     of the passes. Weights and validation are float32 always.
-    held          images of the training split that are not trained on but judged after every epoch; at most a fifth of it.
-    keep          "best": the epoch that does best on them (Rice et al. 2020); "last": for networks that may know them.
+    average       every step moves the averaged weights by 1 - average towards the trained ones; they are the result. 0 takes
+                  the trained ones.
+    precision     of the passes: "float32" or "bfloat16". Weights and validation are float32 always.
+    held          images of the training split that are held back from training and judged after every epoch; at most a fifth.
+    keep          which epoch is the result: "best", that which does best on the held images (Rice et al. 2020), or "last", for
+                  networks that may have been trained on them before.
     patience      end after so many epochs without a higher robust accuracy; None goes through all.
+    seed          of everything random.
+
+    Raises GdwsError when a name is unknown or a number out of its range.
+
+    >>> import gdws
+    >>> gdws.Recipe(epochs=10, attack=gdws.attacks.PGD(steps=3)).rate
+    0.2
     """
 
     epochs: int = 30
@@ -74,10 +86,11 @@ class Recipe:
             raise GdwsError(f"training attacks with {self.attack} and early exit: expected all its steps on all images")
 
     def attack_in(self, epoch: int) -> PGD | MSD:
-        """The attack of an epoch, which count from 0."""
+        """The attack of an `epoch`, which count from 0: in the warm-up, of a smaller radius."""
         return self.attack if epoch >= self.warmup else self.attack.scaled((epoch + 1) / (self.warmup + 1))
 
     def record(self) -> dict[str, Any]:
+        """The recipe as a dictionary for JSON."""
         return asdict(self) | {"attack": {"kind": type(self.attack).__name__, **asdict(self.attack)}}
 
 
@@ -90,8 +103,11 @@ RECIPES = {
     "union": Recipe(epochs=50, batch=128, rate=0.1, attack=MSD(steps=50)),
     "tune": Recipe(epochs=10, batch=128, rate=0.05, keep="last"),
 }
-"""`fast` and `fast-svhn` are ours; the paper's, after its appendix; `union` for table 5, with Maini et al.'s attack; ten epochs
-of tuning."""
+"""Every recipe by its name (docs/reference/presets.md).
+
+`fast` and `fast-svhn` are this project's; the paper's, after its appendix; `union` for its table 5, with Maini et al.'s
+attack; `tune`, ten epochs for compressed networks.
+"""
 
 
 def recipe_for(
@@ -103,14 +119,21 @@ def recipe_for(
     steps: int | None = None,
     **changes: Any,
 ) -> Recipe:
-    """A recipe as it suits data and a device, with some of its fields changed; a change that is None is none.
+    """A recipe as it suits data and a device, with some of its fields changed.
 
     data_name  as in gdws.data.load. Digits (svhn:DIR) are not mirrored, and have a recipe of their own by default.
     device     "cuda" lets the passes be bfloat16.
     name       of the recipe; by default "fast", or "fast-svhn" for svhn:DIR.
-    eps        the radius of the attack, whose step becomes a fourth of it; 0 trains without attack. steps: those of the attack.
+    eps        the radius of the attack, whose step becomes a fourth of it; 0 trains without attack.
+    steps      the number of steps of the attack.
+    changes    other fields of Recipe; None leaves a field as it is.
 
-    With other epochs, the warm-up keeps its share of them.
+    With other epochs, the warm-up keeps its share of them. Returns a Recipe. Raises GdwsError when there is no recipe of this
+    name, a field would be out of its range, or eps is given for an attack with several radii.
+
+    >>> from gdws import training
+    >>> training.recipe_for("svhn:folder", "cuda", epochs=15).warmup
+    5
     """
     is_svhn = data_name.startswith("svhn:")
     base = recipe(name or ("fast-svhn" if is_svhn else "fast"))
@@ -132,7 +155,16 @@ def recipe_for(
 
 
 def recipe(name: str) -> Recipe:
-    """The recipe of this name."""
+    """The training recipe of this name.
+
+    name  "fast", "fast-svhn", "paper-cifar10", "paper-lightweight", "paper-svhn", "union" or "tune".
+
+    Returns a Recipe; dataclasses.replace changes fields of it. Raises GdwsError when there is no recipe of this name.
+
+    >>> from gdws import training
+    >>> training.recipe("paper-cifar10").epochs
+    200
+    """
     if name not in RECIPES:
         raise GdwsError(f"unknown recipe {name!r}: expected one of {', '.join(RECIPES)}")
     return RECIPES[name]

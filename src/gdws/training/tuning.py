@@ -31,11 +31,29 @@ def tune(
     resume: bool = False,
     processes: ProcessGroup = SINGLE_PROCESS,
 ) -> Trained:
-    """Train a copy of a network that gdws.apply made, its dense layers frozen. Arguments as in gdws.training.train.
+    """Train the factors and norms of a copy of a compressed network adversarially; its dense layers stay as they are.
 
-    With a teacher, usually the original network, the tuned one learns to decide attacked images as the teacher does
-    (gdws.training.objectives.Taught), and recipe.loss is not used. While it is trained each filter is as long as what is made
-    of it (`balance`).
+    model      what gdws.compress, gdws.apply or gdws.load returned. It is left as it was found.
+    data       as in gdws.train.
+    recipe     such as gdws.training.recipe("tune").
+    folder     as in gdws.train.
+    teacher    usually the original network: the tuned one then learns to decide attacked images as the teacher does
+               (gdws.training.objectives.Taught), and recipe.loss is not used.
+    resume     continue from the checkpoint in the folder.
+    processes  as in gdws.train.
+
+    During training each filter has the norm of the weights that mix it, so that one learning rate suits both (`balance`).
+
+    Returns Trained, with the network before as epoch 0. Raises GdwsError when the model has no factored layer, the teacher has
+    other classes, or gdws.train would.
+
+    >>> from pathlib import Path
+    >>> import gdws
+    >>> model, few = gdws.models.embedded(), gdws.data.load("demo", "train").take(20)
+    >>> fast = gdws.compress(model, few, gdws.Macs(0.5), "uniform")
+    >>> recipe = gdws.training.recipe_for("demo", name="tune", epochs=1, batch=8, steps=1)
+    >>> [line["epoch"] for line in gdws.tune(fast, few, recipe, Path("tuned"), teacher=model).history]
+    [0, 1]
     """
     data = in_memory(data)
     moving = trainable_copy(model)
@@ -78,7 +96,7 @@ def balance(model: nn.Module) -> dict[str, Tensor]:
     """Give every filter of every factored layer the length of what is made of it, and return what it was multiplied by.
 
     The layer stays the same function. But the steepness of a loss along one factor grows with the square of the other: after
-    compression filters are many times as long as their mixing (docs/training.md), and no learning rate suits both.
+    compression filters are many times as long as their mixing (docs/explanation/training.md), and no learning rate suits both.
     """
     scales = {}
     for name, layer in model.named_modules():

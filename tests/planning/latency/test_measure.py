@@ -44,7 +44,7 @@ def test_a_timetable_is_kept_and_a_damaged_one_is_taken_again(residual, table, t
     again = measure_latencies(*residual, target, tmp_path)
     assert again.reference == ("torch", 1.0)
     assert LatencyTable.from_json(file.read_text()) == again
-    with pytest.raises(GdwsError, match="not a timetable"):
+    with pytest.raises(GdwsError, match="not a latency table"):
         LatencyTable.from_json("[]")
 
 

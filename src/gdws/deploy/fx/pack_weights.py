@@ -20,17 +20,17 @@ aten, mkldnn = torch.ops.aten, torch.ops.mkldnn
 
 
 class PackedModel:
-    """A traced model with packed convolutions, for any batch size: float32 (B, C, H, W) to (B, classes)."""
+    """A traced model with packed convolutions, for the batches that it was traced for: float32 (B, C, H, W) to (B, classes)."""
 
     def __init__(self, program: ExportedProgram, threads: int | None = None) -> None:
         self._module = pack_weights(program)
         self._threads = threads or torch.get_num_threads()
         (images,) = (node.meta["val"] for node in self._module.graph.find_nodes(op="placeholder"))
-        self._shape = tuple(images.shape)[1:]
+        self._batch, *self._shape = (size if isinstance(size, int) else None for size in images.shape)
 
     def __call__(self, images: Tensor) -> Tensor:
-        if tuple(images.shape[1:]) != self._shape:
-            raise wrong_shape(images, ("B", *self._shape))
+        if list(images.shape) != [self._batch or len(images), *self._shape]:
+            raise wrong_shape(images, (self._batch or "B", *self._shape))
         threads = torch.get_num_threads()
         if threads != self._threads:
             torch.set_num_threads(self._threads)

@@ -1,4 +1,11 @@
-"""Networks by name. Each takes NCHW floats in [0, 1], normalises inside if it was trained so, and returns logits."""
+"""The networks of the paper, by name, with fresh weights (docs/reference/zoo.md).
+
+Each takes floats (B, 3, H, W) in [0, 1], normalizes inside if the original was trained so, and returns logits.
+
+>>> from gdws import zoo
+>>> sorted(zoo.NETWORKS)[:3]
+['mobilenetv1', 'mobilenetv2', 'preactresnet18']
+"""
 
 from __future__ import annotations
 
@@ -37,11 +44,23 @@ NETWORKS: dict[str, Callable[..., nn.Module]] = {
         wrn28_4,
     )
 }
+"""Every network: its name, and a function of num_classes that builds it."""
 
 
 def build(name: str, num_classes: int | None = None) -> nn.Module:
-    """A network of the zoo with fresh weights, in eval mode, with its own number of classes (ImageNet's 1000, else 10) or the
-    given one."""
+    """Build a network of the zoo with fresh weights, in eval mode.
+
+    name         one of NETWORKS, such as "resnet18".
+    num_classes  by default the network's own number: 1000 for ImageNet, else 10.
+
+    Returns an nn.Module that takes images (B, 3, 32, 32), or (B, 3, 224, 224) for ImageNet, in [0, 1] and returns logits.
+    Raises GdwsError when the name is unknown or num_classes is below 1.
+
+    >>> import torch
+    >>> from gdws import zoo
+    >>> zoo.build("resnet20", num_classes=100)(torch.rand(2, 3, 32, 32)).shape
+    torch.Size([2, 100])
+    """
     if name not in NETWORKS:
         raise GdwsError(f"the zoo has no network {name!r}: expected one of {', '.join(sorted(NETWORKS))}")
     if num_classes is None:

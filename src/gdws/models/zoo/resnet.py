@@ -132,7 +132,7 @@ class ImageNetResNet(nn.Module):
 def resnet20(num_classes: int = 10) -> ResNet:
     """The ResNet-20 of He et al. for CIFAR-10: 16, 32 and 64 channels, shortcuts without weights; 0.27 M parameters, 1.03 MB.
 
-    It normalises with ImageNet's constants, as the public checkpoints of pytorch_resnet_cifar10 want.
+    It normalizes with ImageNet's constants, as the public checkpoints of pytorch_resnet_cifar10 want.
     """
     return ResNet((16, 32, 64), (3, 3, 3), num_classes, project=False, normalize=Normalize(*IMAGENET))
 

@@ -14,7 +14,7 @@ from torch import nn
 
 from gdws.calibration.statistics import Statistics
 from gdws.core.execution import placement
-from gdws.core.files import ensure_folder, write_atomically
+from gdws.core.files import ensure_folder, limit_cache, write_atomically
 from gdws.core.sites import Site
 from gdws.deploy.engines import ENGINES
 from gdws.deploy.runtimes import require
@@ -53,6 +53,7 @@ def measure_latencies(
     made = measure(model, sites, structures, statistics, target)
     if file is not None:
         write_atomically(file, made.to_json())
+        limit_cache(file.parent)
     return made
 
 

@@ -1,4 +1,4 @@
-"""Choose under a budget of time: allocate by a timetable, run the network so planned, and correct what the timetable missed.
+"""Choose under a budget of time: allocate by a latency table, run that network, and correct what the table missed.
 
 Times do not depend on weights, so a plan is run before anything is fitted: with noise for weights, taking turns with the dense
 network in its fastest engine.
@@ -30,7 +30,7 @@ from gdws.structures import Structure
 ROUNDS, CLOSE = 6, 0.02
 """Plans that are run at most, and how near below the budget is near enough."""
 FAR = 20.0
-"""How many times off a timetable may be; what would correct it by more is noise."""
+"""How many times off a latency table may be; what would correct it by more is noise."""
 
 _TIE = 1e-9
 """Relative: sums of the same times in another order."""
@@ -41,7 +41,7 @@ Tried = tuple[dict[str, Choice], Measured]
 
 @dataclass(frozen=True)
 class Correction:
-    """What a plan takes = start + slope * what the timetable has for it, both as fractions of the dense network's time."""
+    """What a plan takes = start + slope * what the latency table has for it, both as fractions of the dense network's time."""
 
     start: float = 0.0
     slope: float = 1.0
@@ -51,7 +51,7 @@ class Correction:
         """From (timetable's, measured) of earlier plans: through the nearest on both sides of `share`, or the two nearest, or
         zero and the one that went furthest.
 
-        One factor would do if the timetable were wrong by one factor. Where single layers are priced wrongly, plans on both
+        One factor would do if the latency table were wrong by one factor. Where single layers are priced wrongly, plans on both
         sides close in on what is asked for all the same.
         """
         if not tried:
@@ -118,7 +118,7 @@ def search_plans(
             outside = table.engines[engine].rest / table.reference[1] / expected
             raise OutOfReach(
                 f"{budget} is out of reach: expected at most {1 / latency:.2f}x, as the network with all layers smallest "
-                f"ran in {engine} {precision} (by the timetable {outside:.0%} of its time is outside the layers)",
+                f"ran in {engine} {precision} (by the latency table {outside:.0%} of its time is outside the layers)",
                 latency,
             )
         note(f"{1 / latency:.2f}x in {engine}, planned for {1 / predicted:.2f}x")
@@ -143,8 +143,8 @@ def search_plans(
 class _Search:
     """What ran so far, and what to run next.
 
-    ran    (engine, plan, the timetable's share of the dense network's time, the measured one)
-    least  the timetable's share with every layer at its cheapest, by engine
+    ran    (engine, plan, the latency table's share of the dense network's time, the measured one)
+    least  the latency table's share with every layer at its cheapest, by engine
     """
 
     def __init__(
@@ -192,7 +192,7 @@ class _Search:
     def _planned(self, stretch: float) -> tuple[str, dict[str, Choice], float]:
         """The plan of least loss that should take a little less than the budget, or the fastest where that is out of reach.
 
-        stretch: of the time that it may take by the timetable.
+        stretch: of the time that it may take by the latency table.
         """
         corrections, aim = self.corrections, self.share * (1 - CLOSE / 2)
         fastest = {name: corrections[name](least) for name, least in self.least.items()}
@@ -232,7 +232,7 @@ def _least(sites: list[Site], structures: Sequence[Structure], statistics: Stati
 
 
 def _time_of(choices: dict[str, Choice], sites: list[Site], latencies: Latencies) -> float:
-    """The time of a planned network, as the timetable has it."""
+    """The time of a planned network, as the latency table has it."""
     layers = [(site, choices.get(site.name)) for site in sites]
     prices = [latencies.dense(site) if made is None else latencies.of(made.structure, site, made.size) for site, made in layers]
     return latencies.rest + sum(prices)

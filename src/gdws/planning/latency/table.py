@@ -88,4 +88,6 @@ class LatencyTable:
             engines = {name: Latencies.from_record(entry) for name, entry in record["engines"].items()}
             return cls(record["device"], Target(**record["target"]), tuple(record["reference"]), engines)
         except (json.JSONDecodeError, KeyError, TypeError, AttributeError, ValueError) as error:
-            raise GdwsError(f"this is not a timetable: {type(error).__name__} {error}, expected what to_json wrote") from None
+            raise GdwsError(
+                f"this is not a latency table: {type(error).__name__} {error}, expected what to_json wrote"
+            ) from None

@@ -19,13 +19,19 @@ from gdws.structures.base import Structure
 
 @dataclass(frozen=True)
 class Target:
-    """Where a network will run.
+    """Where a network will run: what times are measured for, under a budget of time.
 
     engine     one of gdws.deploy.engines in which single layers can be timed: "onnxruntime" or "openvino" on the CPU, "auto"
                being whichever makes it fastest; or "cuda": PyTorch, as a CUDA graph, on the GPU that the model is on.
-    precision  one of the engine's.
+    precision  one of the engine's: "float32" or "int8" on the CPU, "float32" or "float16" on a GPU.
     threads    of a CPU; as many as PyTorch has, if None.
     batch      images at a time.
+
+    Raises GdwsError when the engine or its precision is unknown, or batch or threads is below 1.
+
+    >>> import gdws
+    >>> gdws.Target("onnxruntime", threads=1)
+    Target(engine='onnxruntime', precision='float32', threads=1, batch=1)
     """
 
     engine: str = "auto"

@@ -1,0 +1,47 @@
+"""Whether a network has robustness to keep: one look with a few steps of an attack."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from gdws.attacks import PGD
+from gdws.calibration.method import ATTACK, AUTO, Method
+from gdws.calibration.sensitivity import attacked
+from gdws.core.checks import checked_logits
+from gdws.core.execution import evaluating, full_precision, placement
+
+LOOKED_AT = 100
+"""Calibration images that are attacked to find out."""
+FEWEST = 0.1
+"""Of the decisions, that must survive the attack in a network that is worth calibrating under attack."""
+
+Kind = TypeVar("Kind", bound=Method)
+
+
+def settle_attack(model: nn.Module, images: Tensor, method: Kind) -> Kind:
+    """The method with its attack decided: for "auto" the usual one if the network has robustness to keep, otherwise none.
+
+    A network without any decides all attacked images wrongly. Calibrated on them it would keep what it does there, at the
+    expense of what it does on natural images.
+    """
+    if method.attack != AUTO:
+        return method
+    return replace(method, attack=ATTACK if surviving(model, images[:LOOKED_AT], ATTACK) >= FEWEST else None)
+
+
+def surviving(model: nn.Module, images: Tensor, attack: PGD) -> float:
+    """The fraction of the decisions on images (N, C, H, W) that are the same under attack."""
+    x = images.to(*placement(model))
+    same = 0
+    with full_precision(), evaluating(model):
+        for part in x.split(50):
+            with torch.no_grad():
+                before = checked_logits(model, part).argmax(1)
+            after = attacked(model, part, before, attack, torch.Generator().manual_seed(0))
+            with torch.no_grad():
+                same += int((model(after).argmax(1) == before).sum())
+    return same / len(images)

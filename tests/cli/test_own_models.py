@@ -1,0 +1,232 @@
+"""The first hour with a network of one's own: a folder made from FILE.py:FACTORY, and what a file may do wrong."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+
+import gdws
+from gdws import data
+from gdws.cli import options
+from gdws.compression import storage
+from gdws.errors import GdwsError
+
+NETS = """
+from __future__ import annotations
+from dataclasses import dataclass
+from torch import nn
+
+@dataclass
+class Settings:
+    width: int = 12
+
+def build(settings):
+    width = settings.width
+    layers = [nn.Conv2d(3, width, 3, padding=1), nn.BatchNorm2d(width), nn.Hardswish(), nn.Conv2d(width, width, 3, padding=1)]
+    layers += [nn.ReLU(), nn.Conv2d(width, width, 3, padding=1), nn.ReLU(), nn.AvgPool2d(4), nn.Flatten()]
+    return nn.Sequential(*layers, nn.Linear(4 * width, 10))
+"""
+MINE = """
+from __future__ import annotations
+from dataclasses import dataclass
+from pathlib import Path
+import torch
+from nets import Settings, build
+
+@dataclass
+class More(Settings):
+    seed: int = 0
+
+def make():
+    Path("ran").touch()
+    torch.manual_seed(More().seed)
+    return build(More())
+
+def branching():
+    network = make()
+    class Branching(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = network
+        def forward(self, x):
+            x = self.inner(x)
+            return x if x.sum() > 0 else 2 * x
+    return Branching()
+"""
+COMPRESS = ["--method", "uniform", "--macs", 0.5, "--images", 4, "--eps", 0, "--data", "npz:d.npz"]
+
+
+@pytest.fixture
+def project(run, tmp_path):
+    """A folder with mine.py, a file beside it that it imports, and images of 8 x 8 pixels."""
+    (tmp_path / "mine.py").write_text(MINE)
+    (tmp_path / "nets.py").write_text(NETS)
+    sys.modules.pop("nets", None)
+    part = data.load("demo", "test").take(12)
+    np.savez(tmp_path / "d.npz", images=part.images.permute(0, 2, 3, 1).numpy()[:, ::4, ::4], labels=part.labels.numpy())
+    np.savez(tmp_path / "t.npz", images=part.images.permute(0, 2, 3, 1).numpy()[:, 1::4, ::4], labels=part.labels.numpy())
+    return tmp_path
+
+
+def ran(folder):
+    """Whether the file was run since this was asked before."""
+    before = (folder / "ran").exists()
+    (folder / "ran").unlink(missing_ok=True)
+    return before
+
+
+def test_a_folder_made_from_a_file_needs_nothing_but_itself(run, project):
+    """Bug: every command refused it. And nothing that it names is run."""
+    status, text = run("compress", "mine.py:make", "--out", "fast", *COMPRESS)
+    assert status == 0, text
+    assert sorted(path.name for path in (project / "fast").iterdir()) == ["gdws.json", "model.onnx", "model.safetensors"]
+    record = storage.read_record("fast")
+    assert (record["format"], record["base"], record["exported"]) == ("gdws model 2", "mine.py:make", True)
+    assert ran(project)
+    quick = ["--warmup", 1, "--repeats", 2]
+    for arguments in (
+        ["evaluate", "fast", "--data", "npz:t.npz", "--steps", 2, "--json", "alone.json"],
+        ["inspect", "fast"],
+        ["bench", "fast", "--engine", "onnxruntime", *quick],  # in the size that the folder knows
+        ["bench", "fast", "--engine", "torch", *quick],
+        ["export", "fast", "--out", "f.onnx", "--data", "npz:t.npz", "--n", 4],
+    ):
+        status, text = run(*arguments)
+        assert status == 0, text
+    assert not ran(project)
+    (project / "sub").mkdir()
+    (project / "mine.py").rename(project / "sub" / "mine.py")
+    (project / "nets.py").rename(project / "sub" / "nets.py")
+    options = ["--data", "npz:t.npz", "--steps", 2, "--json"]
+    assert run("evaluate", "sub/mine.py:make", "fast/", *options, "named.json")[0] == 0
+    assert ran(project)
+    assert run("evaluate", "fast", "--base", "sub/mine.py:make", *options, "base.json")[0] == 0
+    assert ran(project)
+    found = [json.loads((project / f"{name}.json").read_text())["rows"][-1] for name in ("alone", "named", "base")]
+    assert len({(row["natural"], row["robust"]) for row in found}) == 1
+
+
+def test_layers_come_from_the_base_alone(run, project, monkeypatch):
+    """What only a folder names is run when the user allows it, and not where nobody can be asked."""
+    assert run("compress", "mine.py:make", "--out", "fast", "--exclude", "5", *COMPRESS)[0] == 0
+    assert ran(project)
+    again = ["compress", "fast", "--out", "more", "--force", *COMPRESS]
+    words = "fast was made from mine.py:make, which is code: expected --base mine.py:make"
+    asked = []
+
+    def answer(value):
+        monkeypatch.setattr(options, "can_ask", lambda: True)
+        monkeypatch.setattr(options.typer, "confirm", lambda text, err: asked.append(text) or value)
+
+    for prepare in (lambda: None, lambda: answer(False)):
+        prepare()
+        status, text = run(*again)
+        assert status == 2
+        assert words in " ".join(text.split())
+        assert not ran(project)
+    answer(True)
+    status, text = run(*again)
+    assert status == 0, text
+    assert ran(project)
+    assert asked == ["fast was made from mine.py:make, which is code: run it?"] * 2
+    record = storage.read_record("more")
+    assert record["base"] == "mine.py:make"
+    assert record["layers"] == {"3": "gdws", "5": "gdws"}
+    assert run("inspect", "more", "--base", "mine.py:make")[0] == 0
+
+
+def test_tune_takes_a_base(run, project):
+    assert run("compress", "mine.py:make", "--out", "fast", *COMPRESS)[0] == 0
+    options = ["--data", "npz:d.npz", "--epochs", 1, "--batch", 4, "--steps", 1, "--json", "t.json"]
+    status, text = run("tune", "fast", "--out", "none", *options)
+    assert status == 2
+    assert "expected --base mine.py:make" in " ".join(text.split())
+    status, text = run("tune", "fast", "--out", "tuned", "--teacher", "mine.py:make", *options)
+    assert status == 0, text
+    assert storage.read_record("tuned/model")["base"] == "mine.py:make"
+    assert run("evaluate", "tuned/model", "--data", "npz:t.npz", "--steps", 0)[0] == 0
+
+
+def test_a_network_that_cannot_be_exported_is_saved_and_says_so(run, project):
+    status, text = run("compress", "mine.py:branching", "--out", "fast", *COMPRESS)
+    assert status == 0, text
+    assert "without model.onnx (the model cannot be traced" in text
+    assert "commands on it need mine.py:branching" in text
+    assert not (project / "fast" / "model.onnx").exists()
+    status, text = run("inspect", "fast")
+    assert status == 2
+    assert "expected --base mine.py:branching" in " ".join(text.split())
+    assert run("inspect", "fast", "--base", "mine.py:branching")[0] == 0
+    with pytest.raises(GdwsError, match=r"fast has no exported network \(the model cannot be traced for a batch of any size"):
+        gdws.load("fast")
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("import nothing_of_this_name", "f.py:make cannot be run: ModuleNotFoundError: No module named 'nothing_of_this_name'"),
+        ("def make(:", "f.py:make cannot be run: SyntaxError"),
+        ("def make():\n    import nothing_at_all", "f.py:make cannot be run: ModuleNotFoundError: No module named 'nothing_at"),
+        ("def make():\n    return {}['weights']", "f.py:make cannot be run: KeyError: 'weights'"),
+        (
+            "from torch import nn\nclass Two(nn.Module):\n"
+            "    def __init__(self):\n        super().__init__()\n        self.conv = nn.Conv2d(3, 8, 3)\n"
+            "    def forward(self, x, mask):\n        return self.conv(x).mean((2, 3))\nmake = Two",
+            "the model Two cannot be called with images alone (",
+        ),
+        (
+            "from torch import nn\ndef make():\n    return nn.Sequential(nn.Conv2d(3, 8, 3), nn.Flatten(), nn.Linear(288, 10))",
+            "the model cannot run on images of shape (3, 32, 32): mat1 and mat2 shapes cannot be multiplied",
+        ),
+    ],
+)
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["inspect"],
+        ["bench", "--repeats", 1],
+        ["bench", "--engine", "auto"],
+        ["export", "--out", "o"],
+        ["compress", "--out", "o"],
+        ["evaluate"],
+    ],
+)
+def test_what_a_file_does_wrong_is_one_sentence(run, tmp_path, command, code, words):
+    (tmp_path / "f.py").write_text(code)
+    status, text = run(command[0], "f.py:make", *command[1:])
+    assert status == 2
+    assert words in " ".join(text.split())
+    assert text.strip().startswith("gdws: ")
+    assert len(text.strip().splitlines()) == 1
+
+
+def test_the_folder_knows_the_size_of_its_images(run, project):
+    assert run("compress", "mine.py:make", "--out", "fast", *COMPRESS)[0] == 0
+    bench = ["bench", "--warmup", 0, "--repeats", 1]
+    assert run("inspect", "fast", "--base", "mine.py:make")[0] == 0
+    assert run(*bench, "mine.py:make", "fast")[0] == 0
+    for arguments in ([*bench, "mine.py:make"], [*bench, "fast", "--size", 16], [*bench, "mine.py:make", "fast", "--size", 16]):
+        status, text = run(*arguments)
+        assert status == 2, text
+        assert "Traceback" not in text
+        assert "images " in text
+
+
+@pytest.mark.filterwarnings("default:what is made of this model")
+def test_a_file_for_one_batch_size_says_so(run, project):
+    (project / "one.py").write_text(
+        "import torch\nfrom torch import nn\nclass One(nn.Module):\n"
+        "    def __init__(self):\n        super().__init__()\n        self.conv = nn.Conv2d(3, 10, 3)\n"
+        "    def forward(self, x):\n"
+        "        x = self.conv(x)\n        return torch.stack([x[i].mean((1, 2)) for i in range(len(x))])\nmake = One"
+    )
+    status, text = run("export", "one.py:make", "--out", "one.onnx", "--data", "npz:t.npz", "--n", 3)
+    assert status == 0, text
+    assert "gdws: what is made of this model takes batches of 1 only: the model cannot be traced for a batch of any" in text
+    options = ["--data", "npz:t.npz", "--steps", 1]
+    status, text = run("evaluate", "one.py:make", "one.onnx", *options)
+    assert status == 2
+    assert "images have shape (12, 3, 8, 8): expected (1, 3, 8, 8)" in text
+    status, text = run("evaluate", "one.py:make", "one.onnx", *options, "--batch", 1)
+    assert status == 0, text
