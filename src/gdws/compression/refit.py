@@ -29,6 +29,7 @@ from gdws.core.execution import LARGEST_TEMPORARY, full_precision, placement
 from gdws.core.progress import track
 from gdws.core.sites import find_convolutions, replace_modules
 from gdws.structures.layers import FactoredConv2d
+from gdws.structures.metric import add_moment, mirror, product
 
 ATTACK_WEIGHT = 16.0
 RIDGE = 1e-3
@@ -143,10 +144,12 @@ def normal_equations(layer: FactoredConv2d, x: Tensor, y: Tensor) -> NormalEquat
             (0.5, clean_z + attacked_z, clean_t + attacked_t),
             (0.5 + ATTACK_WEIGHT, attacked_z - clean_z, attacked_t - clean_t),
         ):
-            gram += weight * (z @ z.mT).double()
-            cross += weight * (target @ z.mT).double()
+            upper = z.new_zeros(gram.shape)
+            add_moment(upper, z)
+            gram += weight * upper.double()
+            cross += weight * torch.stack([product(*pair) for pair in zip(target, z, strict=True)]).double()
             energy += weight * target.square().sum()
-    return NormalEquations(gram, cross, energy)
+    return NormalEquations(mirror(gram), cross, energy)
 
 
 def solve_mix(layer: FactoredConv2d, calls: Sequence[NormalEquations]) -> None:

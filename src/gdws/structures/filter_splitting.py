@@ -128,16 +128,19 @@ def refine(equations: Equations, gradient: Tensor, size: int, rank: int) -> Tens
 
     def explain(current: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The share of the loss that filters (rank, size) take away, its slope by them, and w (rank,) over `scale`."""
-        seen = parts @ current.T
-        system = (current @ seen).permute(2, 0, 3, 1).reshape(rank * taps, -1)
-        wanted = (target @ current.T).permute(1, 2, 0).reshape(outputs, -1)
+        seen = metric.product(current, parts.view(-1, size))
+        system = metric.product(seen.view(-1, size), current).view(rank, taps, taps, rank)
+        system = system.permute(3, 1, 0, 2).reshape(rank * taps, -1)
+        wanted = metric.product(target.view(-1, size), current).view(taps, outputs, rank)
+        wanted = wanted.permute(1, 2, 0).reshape(outputs, -1)
         best = torch.linalg.solve((system + system.T) / 2, wanted.T).T
         felt = gradient @ best
         explained: Tensor = (felt * wanted).sum() / scale
-        felt, best = felt.view(-1, rank, taps), best.reshape(-1, rank, taps)
-        mixed = torch.einsum("mrj,msi->jirs", felt, best)
-        slope = torch.einsum("mrj,jma->ra", felt, target) - torch.einsum("jirs,jias->ra", mixed, seen)
-        return explained, 2 * slope / scale, (felt * best).sum((0, 2)) / scale
+        mixed = metric.product(felt.T.contiguous(), best.T.contiguous()).view(rank, taps, rank, taps)
+        mixed = mixed.permute(0, 2, 1, 3).reshape(rank, -1)
+        slope = felt.view(-1, rank, taps).permute(1, 2, 0).reshape(rank, -1) @ target.view(-1, size)
+        slope -= mixed @ seen.view(-1, size)
+        return explained, 2 * slope / scale, (felt * best).sum(0).view(rank, taps).sum(1) / scale
 
     first = torch.eye(rank, size, device=gradient.device)
     with torch.no_grad():
