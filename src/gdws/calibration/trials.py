@@ -44,7 +44,7 @@ def build_trials(site: Site, structure: Structure, curves: list[Curve], metrics:
     wanted = [round(share * weights / structure.parameters(site.conv, 1)) for share in TRIALS]
     sizes = sorted({min(max(1, size), largest) for size in wanted})
     ranks = [structure.ranks(curves, size) for size in sizes]
-    return dict(zip(sizes, structure.build_several(site.conv, ranks, curves, metrics), strict=True))
+    return dict(zip(sizes, structure.build_several(site.conv, ranks, curves, metrics, draft=True), strict=True))
 
 
 def measure_corrections(
