@@ -21,7 +21,7 @@ import gdws
 from gdws import data, models
 from gdws.attacks import MSD, PGD
 from gdws.core.distributed import SINGLE_PROCESS, ProcessGroup
-from gdws.core.weights import read_weights
+from gdws.core.reading.weights import read_weights
 from gdws.data import Dataset
 from gdws.errors import GdwsError
 from gdws.structures import STRUCTURES

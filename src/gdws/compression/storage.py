@@ -18,9 +18,9 @@ from torch import Tensor, nn
 
 from gdws.core.execution import evaluating, full_precision, placement
 from gdws.core.files import new_folder
+from gdws.core.reading.weights import contiguous_copies, load_weights, read_weights
 from gdws.core.sites import replace_modules
 from gdws.core.unwrap import unwrap
-from gdws.core.weights import contiguous_copies, load_weights, read_weights
 from gdws.deploy.onnx import to_onnx, trace_any_batch
 from gdws.deploy.straight_through import StraightThrough
 from gdws.errors import GdwsError, first_line

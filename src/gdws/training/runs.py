@@ -19,7 +19,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from gdws.core.files import ensure_folder, write_atomically
-from gdws.core.weights import contiguous_copies, read_weights
+from gdws.core.reading.weights import contiguous_copies, read_weights
 from gdws.errors import GdwsError
 
 FORMAT = "gdws training 4"
