@@ -33,8 +33,7 @@ def check_bytes(what: object, needed: int, size: int = 0) -> None:
     most = max_bytes(size)
     if needed > most:
         raise GdwsError(
-            f"{what} would take {_amount(needed)} of memory: expected at most {_amount(most)} "
-            f"(where you trust it, set {VARIABLE} to more bytes)"
+            f"{what} would take {needed:,} bytes of memory: expected at most {most:,} (where you trust it, raise {VARIABLE})"
         )
 
 
@@ -64,7 +63,3 @@ class Bounded:
         self._given += len(part)
         check_bytes(self._what, self._given, self._size)
         return part
-
-
-def _amount(count: int) -> str:
-    return f"{count / 2**30:,.1f} GiB" if count >= 2**30 else f"{count:,} bytes"
