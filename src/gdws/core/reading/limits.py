@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
+from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO
 
@@ -37,7 +38,7 @@ def check_bytes(what: object, needed: int, size: int = 0) -> None:
         )
 
 
-def open_file(path: Path) -> BinaryIO:
+def open_file(path: Path) -> BufferedReader:
     """An ordinary file for reading; OSError as by open. Pipes, which may never end, and devices are refused."""
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(file).st_mode):
