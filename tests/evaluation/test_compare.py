@@ -270,6 +270,41 @@ def test_a_run_in_pieces_is_the_run_in_one(pair, found, tmp_path):
     assert file.read_bytes() == before
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"right": ["0101"]},
+        {"right": [[1, 0]]},
+        {"right": ["2" * 50] * 2},
+        {"right": 3},
+        {"batch": "0"},
+        {"batch": -1},
+        {"data": None},
+        {"more": 1},
+    ],
+)
+def test_a_batch_that_was_damaged_on_disk_is_done_again(pair, tmp_path, damage):
+    """Bug: whatever was not a 1 counted as wrong."""
+    networks, batches = pair
+    file = tmp_path / "run.jsonl"
+    whole = compare(networks, batches[:1], [], checkpoint=file)
+    header, line = file.read_text().splitlines()
+    file.write_text(f"{header}\n{json.dumps(json.loads(line) | damage)}\n")
+    same(compare(networks, batches[:1], [], checkpoint=file, resume=True), whole)
+    assert len(file.read_text().splitlines()) == 3
+
+
+def test_a_batch_of_another_size_is_of_other_images(pair, tmp_path):
+    networks, batches = pair
+    file = tmp_path / "run.jsonl"
+    compare(networks, batches[:1], [], checkpoint=file)
+    header, line = file.read_text().splitlines()
+    record = json.loads(line)
+    file.write_text(f"{header}\n{json.dumps(record | {'right': [row[:-1] for row in record['right']]})}\n")
+    with pytest.raises(GdwsError, match=r"batch 0 of .* other images"):
+        compare(networks, batches[:1], [], checkpoint=file, resume=True)
+
+
 def test_a_torn_header_is_started_again(pair, tmp_path):
     networks, batches = pair
     whole, torn = tmp_path / "whole", tmp_path / "torn"
@@ -303,7 +338,9 @@ def test_a_checkpoint_of_something_else_is_refused(pair, tmp_path, change, words
     assert file.read_bytes() == before
 
 
-@pytest.mark.parametrize("content", [b"hello", b"hello\n", b'{"format": "gdws model 1"}\n', b"\x00\xff\n", b"[]\n"])
+@pytest.mark.parametrize(
+    "content", [b"hello", b"hello\n", b'{"format": "gdws model 1"}\n', b"\x00\xff\n", b"[]\n", b"[" * 10**5 + b"\n"]
+)
 def test_a_foreign_file_is_refused_and_left_alone(pair, tmp_path, content):
     file = tmp_path / "notes.txt"
     file.write_bytes(content)

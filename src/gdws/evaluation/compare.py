@@ -114,7 +114,8 @@ def compare(
                 raise GdwsError("the data has no labels: expected (images, labels) to score a model on")
             sizes.append(len(images))
             if number in entries:
-                if entries[number].data != data_hash(images, labels):
+                decided = entries[number]
+                if decided.right.shape[1] != len(images) or decided.data != data_hash(images, labels):
                     raise GdwsError(
                         f"batch {number} of {checkpoint} was made of other images: expected the same data and batch"
                     )

@@ -19,8 +19,8 @@ from gdws.core.distributed import SINGLE_PROCESS, ProcessGroup
 from gdws.core.execution import evaluating, full_precision, placement
 from gdws.core.hashing import data_hash
 from gdws.core.progress import note, track
+from gdws.core.reading.weights import contiguous_copies, load_weights
 from gdws.core.significance import paired_change
-from gdws.core.weights import contiguous_copies, load_weights
 from gdws.data import Dataset
 from gdws.errors import GdwsError
 from gdws.evaluation.compare import random_starts

@@ -1,6 +1,7 @@
 """Times by layer, from real engines; and kept."""
 
 import dataclasses
+import json
 
 import pytest
 
@@ -44,8 +45,39 @@ def test_a_timetable_is_kept_and_a_damaged_one_is_taken_again(residual, table, t
     again = measure_latencies(*residual, target, tmp_path)
     assert again.reference == ("torch", 1.0)
     assert LatencyTable.from_json(file.read_text()) == again
-    with pytest.raises(GdwsError, match="not a latency table"):
-        LatencyTable.from_json("[]")
+    record = json.loads(table.to_json())
+    for engine in record["engines"].values():
+        del engine["layers"][residual[1][0].name], engine["points"][residual[1][0].name]
+    file.write_text(json.dumps(record))
+    measured.append(table)
+    assert measure_latencies(*residual, target, tmp_path) == table  # a whole table, but not of these layers
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda record: record.update(engines=3), "engines is 3: expected an object"),
+        (lambda record: record["engines"]["openvino"].update(total=0), r"total is 0: expected a number from 1e-09"),
+        (lambda record: record["engines"]["openvino"].update(vector_width="x"), "vector_width is 'x': expected a whole number"),
+        (lambda record: record["engines"]["openvino"]["layers"].update(x=-1), r"layers\['x'\] is -1: expected a number from 0"),
+        (
+            lambda record: record["engines"]["openvino"]["points"].update(X={"gdws": [[2, 1.0], [1, 1.0]]}),
+            r"times of gdws for \[2, 1\]",
+        ),
+        (lambda record: record["target"].update(threads=0), "the target has batch 1 and 0 threads"),
+        (lambda record: record.update(reference=["torch"]), "reference is .*: expected a list of 2"),
+        (lambda record: record.update(more=1), "has 'more'"),
+    ],
+)
+def test_other_json_is_no_table(table, change, words):
+    record = json.loads(table.to_json())
+    for engine in record["engines"].values():
+        engine["lanes"] = engine.pop("vector_width")
+    assert LatencyTable.from_json(json.dumps(record)) == table  # as it was written before
+    record = json.loads(table.to_json())
+    change(record)
+    with pytest.raises(GdwsError, match=f"this is not a latency table: .*{words}"):
+        LatencyTable.from_json(json.dumps(record))
 
 
 def test_a_timetable_that_cannot_be_kept_says_so_before_it_is_measured(residual, tmp_path, monkeypatch):

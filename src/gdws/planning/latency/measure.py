@@ -15,6 +15,7 @@ from torch import nn
 from gdws.calibration.statistics import Statistics
 from gdws.core.execution import placement
 from gdws.core.files import ensure_folder, limit_cache, write_atomically
+from gdws.core.reading.limits import read_file
 from gdws.core.sites import Site
 from gdws.deploy.engines import ENGINES
 from gdws.deploy.runtimes import require
@@ -42,11 +43,9 @@ def measure_latencies(
     threads = 1 if target.engine == "cuda" else target.threads or torch.get_num_threads()
     target = Target(target.engine, target.precision, threads, target.batch)
     file = None if cache is None else cache / f"latency-{_key(model, sites, structures, statistics, target)}.json"
-    if file is not None and file.is_file():
-        try:
-            return LatencyTable.from_json(file.read_text())
-        except (GdwsError, UnicodeDecodeError, OSError):
-            pass  # a damaged cache is measured again
+    kept = None if file is None else _kept(file, sites, target)
+    if kept is not None:
+        return kept
     if cache is not None:
         ensure_folder(cache)
     measure = measure_on_gpu if target.engine == "cuda" else measure_on_cpu
@@ -55,6 +54,19 @@ def measure_latencies(
         write_atomically(file, made.to_json())
         limit_cache(file.parent)
     return made
+
+
+def _kept(file: Path, sites: Sequence[Site], target: Target) -> LatencyTable | None:
+    """What was measured before; None if it is not there or damaged (it is then measured again)."""
+    if not file.is_file():
+        return None
+    try:
+        found = LatencyTable.from_json(read_file(file))
+    except (GdwsError, OSError):
+        return None
+    names = {site.name for site in sites}
+    fits = found.target == target and found.engines and all(names <= own.layers.keys() for own in found.engines.values())
+    return found if fits else None
 
 
 def _key(
