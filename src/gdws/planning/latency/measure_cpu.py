@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 from torch import Tensor, nn
 
 from gdws.calibration.statistics import Statistics
+from gdws.core.files import scratch_folder
 from gdws.core.progress import track
 from gdws.core.sites import Site
 from gdws.deploy.engines import installed_engines, open_session, prepare_for_engine
@@ -42,8 +41,8 @@ def measure_on_cpu(
     plain: dict[tuple[str, int], Callable[[Tensor], Tensor]] = {}
     profiled: dict[tuple[str, int], OnnxRuntime | OpenVino] = {}
     names = []
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder, "model.onnx")
+    with scratch_folder() as folder:
+        file = folder / "model.onnx"
         for index, chosen in track(list(enumerate([{}, *grid])), "building networks to time"):
             program = trace_model(with_noise_weights(model, chosen), example)
             to_onnx(program, file, example)
@@ -52,7 +51,7 @@ def measure_on_cpu(
                 if engine == "torch":
                     plain[engine, index] = PackedModel(program, target.threads)
                     continue
-                ready = prepare_for_engine(engine, file, calibration, Path(folder))
+                ready = prepare_for_engine(engine, file, calibration, folder)
                 plain[engine, index] = open_session(engine, ready, example, target.threads)
                 if engine in engines:
                     profiled[engine, index] = open_session(engine, ready, example, target.threads, profiled=True)
