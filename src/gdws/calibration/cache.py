@@ -33,7 +33,7 @@ def statistics_key(
     """A hash of everything that the statistics depend on."""
     digest = hashlib.blake2b(digest_size=16)
     settings = [
-        5,
+        6,
         names,
         [structure.name for structure in structures],
         None if attack is None else asdict(attack),
@@ -51,7 +51,7 @@ def statistics_key(
 def write_statistics(file: Path, statistics: Statistics) -> None:
     tensors = {"attacked": statistics.attacked, "temperature": torch.tensor(statistics.temperature, dtype=torch.float64)}
     for name, layer in statistics.layers.items():
-        tensors |= {f"{name}|moment": layer.moment, f"{name}|gradient": layer.gradient, f"{name}|alpha": layer.alpha}
+        tensors |= {f"{name}|moment": layer.moment, f"{name}|gradient": layer.gradient}
         for structure, curves in statistics.curves[name].items():
             for group, found in enumerate(curves):
                 own = {field: part for field, part in vars(found).items() if part is not None}
@@ -75,8 +75,7 @@ def read_statistics(
     try:
         tensors = load_file(file, device=str(device))
         layers = {
-            site.name: LayerStatistics(*(tensors[f"{site.name}|{part}"] for part in ("moment", "gradient", "alpha")))
-            for site in sites
+            site.name: LayerStatistics(*(tensors[f"{site.name}|{part}"] for part in ("moment", "gradient"))) for site in sites
         }
         curves = {
             site.name: {

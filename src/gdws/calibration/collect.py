@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from gdws.attacks.pgd import PGD
 from gdws.calibration.cache import read_statistics, statistics_key, write_statistics
-from gdws.calibration.hooks import Use, backpropagate, random_signs, record_uses, sampled_class
+from gdws.calibration.hooks import Use, backpropagate, record_uses, sampled_class
 from gdws.calibration.method import Calibrated, Method
 from gdws.calibration.robustness import settle_attack
-from gdws.calibration.sensitivity import attacked, squared_gradient_norms
+from gdws.calibration.sensitivity import attacked
 from gdws.calibration.softening import temperature_of
 from gdws.calibration.statistics import LayerStatistics, Statistics
 from gdws.calibration.trials import Trials, build_trials, measure_corrections
@@ -196,33 +196,26 @@ def _collect(
             logits = checked_logits(model, x, truth)
             for _ in backpropagate(logits, x, sampled_class(logits, generator, temperature)):
                 for name, calls in uses.items():
-                    moment, gradient, _ = sums[name]
-                    _add_moments(convolutions[name], calls, moment, gradient)
-            for _ in backpropagate(logits, x, random_signs(logits, generator)):
-                for name, calls in uses.items():
-                    sums[name][2].add_(squared_gradient_norms(convolutions[name], calls))
+                    _add_moments(convolutions[name], calls, *sums[name])
     layers = {}
     for name in list(sums):
-        conv = convolutions[name]
-        upper, upper_gradient, total_norms = sums.pop(name)
+        upper, upper_gradient = sums.pop(name)
         moment, gradient = mirror(upper), mirror(upper_gradient)
         energy = gradient.diagonal(dim1=1, dim2=2).sum(1)[:, None, None]
         layers[name] = LayerStatistics(
             moment / energy.clamp_min(torch.finfo(energy.dtype).tiny),
             gradient / (2 * len(images)),
-            (total_norms / (len(images) * conv.weight[0, 0].numel() * conv.out_channels // conv.groups)).float(),
         )
     return layers, torch.cat(adversarial)
 
 
-def _zeros(conv: nn.Conv2d) -> tuple[Tensor, Tensor, Tensor]:
-    """Where moment, gradient and alpha of a convolution are summed up."""
+def _zeros(conv: nn.Conv2d) -> tuple[Tensor, Tensor]:
+    """Where moment and gradient of a convolution are summed up."""
     groups, inputs, outputs = conv.groups, conv.weight[0].numel(), conv.out_channels // conv.groups
     device = conv.weight.device
     return (
         torch.zeros(groups, inputs, inputs, device=device),
         torch.zeros(groups, outputs, outputs, device=device),
-        torch.zeros(conv.in_channels, device=device, dtype=torch.float64),
     )
 
 

@@ -53,7 +53,8 @@ def apply(model: nn.Module, plan: Plan, calibration: Batches | Statistics | None
         for layer in track(replaced, "layers"):
             found = statistics.curves[layer.name][layer.structure], statistics.layers[layer.name].metrics()
             made[layer.name] = STRUCTURES[layer.structure].build(_conv(model, layer.name), layer.ranks, *found)
-        refit(model, made, [layer.positions for layer in replaced], statistics.images, statistics.attacked)
+        attacked = statistics.attacked if statistics.attack is not None else None
+        refit(model, made, [layer.positions for layer in replaced], statistics.images, attacked)
     else:
         for layer in replaced:
             conv = _conv(model, layer.name)

@@ -162,14 +162,15 @@ def _check_dense_is_enough(budget: Budget, method: Method, sites: Sequence[Site]
 def _alphas(
     model: nn.Module, images: Tensor, labels: Tensor | None, statistics: Statistics | None, method: Paper, seed: int
 ) -> dict[str, Tensor]:
-    """Equation (8): exactly if the method asks for it, else from statistics where there are some."""
-    if statistics is not None and not method.exact:
-        return {name: layer.alpha for name, layer in statistics.layers.items()}
+    """Equation (8), on the attacked images of statistics where there are some."""
+    attack = method.settled_attack
+    if statistics is not None:
+        images, attack = statistics.attacked, None
     size = 100
     batches: Batches = images.split(size)
     if labels is not None:
         batches = zip(images.split(size), labels.split(size), strict=True)
-    return sensitivity(model, batches, exact=method.exact, attack=method.settled_attack, seed=seed)
+    return sensitivity(model, batches, exact=method.exact, attack=attack, seed=seed)
 
 
 def _layer_plan(site: Site, choice: Choice | None, latencies: Latencies | None) -> LayerPlan:
