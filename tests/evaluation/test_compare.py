@@ -15,6 +15,7 @@ from torch import nn
 
 from gdws import data, models
 from gdws.attacks import PGD
+from gdws.core.files import locked
 from gdws.errors import GdwsError
 from gdws.evaluation.accuracy import evaluate
 from gdws.evaluation.compare import OutOfTime, compare, random_starts, without_early_exit
@@ -349,6 +350,27 @@ def test_a_foreign_file_is_refused_and_left_alone(pair, tmp_path, content):
     assert file.read_bytes() == content
     with pytest.raises(GdwsError, match="cannot write"):
         compare(*pair, ATTACKS, checkpoint=tmp_path / "none" / "file")
+
+
+def test_two_evaluations_into_one_file_and_links(pair, tmp_path):
+    networks, batches = pair
+    file = tmp_path / "run.jsonl"
+    compare(networks, batches[:1], [], checkpoint=file)
+    before = file.read_bytes()
+    with (
+        locked(tmp_path / ".run.jsonl.lock", ""),
+        pytest.raises(GdwsError, match="another process evaluates into"),
+    ):
+        compare(networks, batches, [], checkpoint=file, resume=True)
+    assert file.read_bytes() == before
+    (tmp_path / "link").symlink_to(file)
+    os.mkfifo(tmp_path / "fifo")
+    for name in ("link", "fifo"):
+        with pytest.raises(GdwsError, match="symbolic link or a device"):
+            compare(networks, batches, [], checkpoint=tmp_path / name, resume=True)
+    assert file.read_bytes() == before
+    compare(networks, batches, [], checkpoint=file, resume=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["fifo", "link", "run.jsonl"]
 
 
 # Real processes

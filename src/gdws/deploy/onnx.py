@@ -26,7 +26,7 @@ from torch.export import Dim, ExportedProgram
 
 from gdws.core.checks import checked_logits, unpack_batch
 from gdws.core.execution import evaluating, placement
-from gdws.core.files import write_atomically
+from gdws.core.files import Kind, write_atomically
 from gdws.core.unwrap import unwrap
 from gdws.deploy.runtimes import OnnxRuntime, require
 from gdws.deploy.straight_through import StraightThrough
@@ -40,7 +40,7 @@ def to_onnx(model: nn.Module | ExportedProgram, path: Path | str, example: Tenso
     """Export a model as one self-contained ONNX file.
 
     model    an nn.Module on any device, or what torch.export made of one.
-    path     of the file; what is there is replaced.
+    path     of the file; an ONNX file that is there is replaced.
     example  images (B, C, H, W) in [0, 1], which give the size; the batch of the file is dynamic. A model that can be
              traced for batches of one size only becomes a file for batches of the example's, with a warning; one that was
              loaded from a file becomes that file.
@@ -60,7 +60,7 @@ def to_onnx(model: nn.Module | ExportedProgram, path: Path | str, example: Tenso
     0
     """
     if isinstance(model, StraightThrough):
-        write_atomically(Path(path), model.path.read_bytes())
+        write_atomically(Path(path), model.path.read_bytes(), Kind.ONNX)
         return
     require("onnx"), require("onnxscript")
     program = model if isinstance(model, ExportedProgram) else trace_model(model, example)
@@ -78,7 +78,7 @@ def to_onnx(model: nn.Module | ExportedProgram, path: Path | str, example: Tenso
         content = proto.SerializeToString()
     except ValueError:
         raise GdwsError(f"{path} would be larger than 2 GB: expected a model that fits into one ONNX file") from None
-    write_atomically(Path(path), content)
+    write_atomically(Path(path), content, Kind.ONNX)
 
 
 def trace_model(model: nn.Module, example: Tensor) -> ExportedProgram:

@@ -6,6 +6,7 @@ every row of the result one character for each image. A line that was torn by a 
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from dataclasses import dataclass
@@ -80,7 +81,9 @@ class DecisionLog:
     def _write(self, record: dict[str, Any]) -> None:
         try:
             # One write of one whole line: those of several processes do not mix.
-            os.write(self._file, json.dumps(record).encode() + b"\n")
+            line = json.dumps(record).encode() + b"\n"
+            if os.write(self._file, line) < len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             os.fsync(self._file)
         except OSError as error:
             raise GdwsError(f"cannot write {self.path}: {error.strerror}") from None

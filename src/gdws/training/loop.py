@@ -28,7 +28,7 @@ from gdws.evaluation.comparison import percent
 from gdws.training.learner import Learner
 from gdws.training.objectives import Objective
 from gdws.training.recipes import OBJECTIVES, Recipe
-from gdws.training.runs import Run
+from gdws.training.runs import open_run
 
 NOISE = 0.5
 """Points of accuracy that are less than chance moves them: the standard error of 1,000 images is 1.2 to 1.6."""
@@ -109,34 +109,34 @@ def train(
         "moving parameters": [name for name, value in model.named_parameters() if value.requires_grad],
         "objective": objective.record(),
     }
-    run = Run(folder, identity, resume, processes.first())
-    learner = Learner(copy.deepcopy(model), rest, recipe, objective, processes)
-    history: list[dict[str, Any]] = []
-    best: dict[str, Tensor] = {}
-    continued = run.continued() if resume else None
-    if continued is not None:
-        record, tensors = continued
-        history = record["history"]
-        learner.restore(tensors)
-        best = {name.removeprefix("best."): value for name, value in tensors.items() if name.startswith("best.")}
-        run.keep_best(best)
-    saved = time.monotonic()
-    done = history[-1]["epoch"] if history else 0
-    lines = _epochs(learner, held, done, before and not history)
-    for line in () if _impatient(history, recipe.patience) else lines:
-        history.append(line)
-        run.write(line)
-        if chosen_epoch(history, recipe.keep) is line:
-            best = contiguous_copies(learner.averaged.state_dict())
+    with open_run(folder, identity, resume, processes.first()) as run:
+        learner = Learner(copy.deepcopy(model), rest, recipe, objective, processes)
+        history: list[dict[str, Any]] = []
+        best: dict[str, Tensor] = {}
+        continued = run.continued() if resume else None
+        if continued is not None:
+            record, tensors = continued
+            history = record["history"]
+            learner.restore(tensors)
+            best = {name.removeprefix("best."): value for name, value in tensors.items() if name.startswith("best.")}
             run.keep_best(best)
-        impatient = _impatient(history, recipe.patience)
-        due = line["epoch"] > 0 and time.monotonic() - saved > checkpoint_seconds
-        if impatient or line["epoch"] == recipe.epochs or due:
-            run.keep({"history": history}, learner.tensors() | {f"best.{name}": value for name, value in best.items()})
-            saved = time.monotonic()
-        if impatient:
-            break
-    processes.wait()
+        saved = time.monotonic()
+        done = history[-1]["epoch"] if history else 0
+        lines = _epochs(learner, held, done, before and not history)
+        for line in () if _impatient(history, recipe.patience) else lines:
+            history.append(line)
+            run.write(line)
+            if chosen_epoch(history, recipe.keep) is line:
+                best = contiguous_copies(learner.averaged.state_dict())
+                run.keep_best(best)
+            impatient = _impatient(history, recipe.patience)
+            due = line["epoch"] > 0 and time.monotonic() - saved > checkpoint_seconds
+            if impatient or line["epoch"] == recipe.epochs or due:
+                run.keep({"history": history}, learner.tensors() | {f"best.{name}": value for name, value in best.items()})
+                saved = time.monotonic()
+            if impatient:
+                break
+        processes.wait()
     trained = copy.deepcopy(model).eval()
     load_weights(trained, best, str(run.best))
     return Trained(trained, history, chosen_epoch(history, recipe.keep), was_harmed(history, len(held.labels)))

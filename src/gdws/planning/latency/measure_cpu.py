@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 from torch import Tensor, nn
 
 from gdws.calibration.statistics import Statistics
+from gdws.core.files import scratch_folder
 from gdws.core.progress import track
 from gdws.core.sites import Site
 from gdws.deploy.benchmark import interval
@@ -49,8 +48,8 @@ def measure_on_cpu(
     profiled: dict[tuple[str, int], OnnxRuntime | OpenVino] = {}
     names = []
     files = VariantFiles(model, example)
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder, "model.onnx")
+    with scratch_folder() as folder:
+        file = folder / "model.onnx"
         for index, chosen in track(list(enumerate([{}, *grid])), "building networks to time"):
             network = with_noise_weights(model, chosen)
             names.append(owners(files.write(network, file).graph))
@@ -58,7 +57,7 @@ def measure_on_cpu(
                 if engine == "torch":
                     plain[engine, index] = PackedModel(trace_model(network, example), target.threads)
                     continue
-                ready = prepare_for_engine(engine, file, calibration, Path(folder))
+                ready = prepare_for_engine(engine, file, calibration, folder)
                 plain[engine, index] = open_session(engine, ready, example, target.threads)
                 if engine in engines:
                     profiled[engine, index] = open_session(engine, ready, example, target.threads, profiled=True)

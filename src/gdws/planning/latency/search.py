@@ -7,7 +7,6 @@ network in its fastest engine.
 from __future__ import annotations
 
 import itertools
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from torch import Tensor, nn
 
 from gdws.calibration.statistics import Statistics
 from gdws.core.execution import placement
+from gdws.core.files import scratch_folder
 from gdws.core.progress import note, track
 from gdws.core.sites import Site
 from gdws.deploy.benchmark import bench
@@ -232,10 +232,10 @@ def build_engine(
     files: VariantFiles | None = None,
 ) -> Compiled:
     """A network as it will run in an engine of the target. calibration: for int8; files: to export it faster."""
-    with tempfile.TemporaryDirectory() as folder:
+    with scratch_folder() as folder:
         source: nn.Module | Path = network
         if files is not None and ENGINES[engine].reads_files:
-            source = Path(folder, "model.onnx")
+            source = folder / "model.onnx"
             files.write(network, source)
         return compile(
             source, engine, example=example, precision=target.precision, threads=target.threads, calibration=calibration

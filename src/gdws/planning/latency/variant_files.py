@@ -6,13 +6,13 @@ would give them. Where a layer is not made of plain convolutions alone, its netw
 
 from __future__ import annotations
 
-import tempfile
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
+from gdws.core.files import scratch_folder
 from gdws.deploy.onnx import to_onnx
 from gdws.deploy.runtimes import require
 from gdws.structures.layers import FactoredConv2d
@@ -27,8 +27,8 @@ class VariantFiles:
 
     @cached_property
     def _dense(self) -> Any:
-        with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder, "dense.onnx")
+        with scratch_folder() as folder:
+            file = folder / "dense.onnx"
             to_onnx(self._model, file, self._example)
             return require("onnx").load(file)
 
