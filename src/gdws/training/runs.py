@@ -23,6 +23,8 @@ from gdws.core.weights import contiguous_copies, read_weights
 from gdws.errors import GdwsError
 
 FORMAT = "gdws training 4"
+ADDED = {"code or constants"}
+"""What the identities of earlier versions lack."""
 
 
 class Run:
@@ -63,7 +65,7 @@ class Run:
             raise GdwsError(f"{self.checkpoint} cannot be read ({error}): expected a checkpoint of gdws train") from None
         changed = [
             name
-            for name in sorted(self.identity.keys() | stored["identity"].keys())
+            for name in sorted((self.identity.keys() - ADDED) | stored["identity"].keys())
             if self.identity.get(name) != stored["identity"].get(name)
         ]
         if changed:

@@ -9,6 +9,7 @@ take turns, so that a busy moment touches all.
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -42,7 +43,13 @@ class Latencies:
             for layer, kinds in record["points"].items()
         }
         width = record["lanes"] if "lanes" in record else record["vector_width"]  # as it was named before
-        return cls(record["total"], record["layers"], points, width)
+        made = cls(record["total"], record["layers"], points, width)
+        timed = [point for kinds in points.values() for own in kinds.values() for point in own]
+        seconds = [made.total, *made.layers.values(), *(taken for _, taken in timed)]
+        rising = all(own and own == sorted(own) for kinds in points.values() for own in kinds.values())
+        if not (all(0 <= taken < math.inf for taken in seconds) and made.total > 0 and rising and made.vector_width >= 1):
+            raise ValueError("with seconds that are negative or not finite, or sizes that do not rise")
+        return made
 
     @property
     def rest(self) -> float:
@@ -87,7 +94,7 @@ class LatencyTable:
             record = json.loads(text)
             engines = {name: Latencies.from_record(entry) for name, entry in record["engines"].items()}
             return cls(record["device"], Target(**record["target"]), tuple(record["reference"]), engines)
-        except (json.JSONDecodeError, KeyError, TypeError, AttributeError, ValueError) as error:
+        except (LookupError, TypeError, AttributeError, ValueError, RecursionError) as error:
             raise GdwsError(
                 f"this is not a latency table: {type(error).__name__} {error}, expected what to_json wrote"
             ) from None
