@@ -21,7 +21,15 @@ from gdws.calibration.sensitivity import attacked, squared_gradient_norms
 from gdws.calibration.softening import temperature_of
 from gdws.calibration.statistics import LayerStatistics, Statistics
 from gdws.calibration.trials import Trials, build_trials, measure_corrections
-from gdws.core.checks import Batches, check_differentiable, check_weights, checked_logits, unpack_batch
+from gdws.core.checks import (
+    ASKED,
+    Batches,
+    check_differentiable,
+    check_repeatable,
+    check_weights,
+    checked_logits,
+    unpack_batch,
+)
 from gdws.core.execution import LARGEST_TEMPORARY, evaluating, full_precision, placement, private_copy
 from gdws.core.progress import track
 from gdws.core.sites import Site, find_convolutions, patches
@@ -64,10 +72,10 @@ def calibrate(
     model = private_copy(unwrap(model))
     check_weights(model)
     pictures, labels = gather_images(images)
-    example = pictures[:1].to(*placement(model))
+    example = pictures[:ASKED].to(*placement(model))
     with evaluating(model), torch.no_grad():
-        checked_logits(model, example, labels)
-        check_differentiable(model, example)
+        check_repeatable(model, example, labels)
+        check_differentiable(model, example[:1])
     method = settle_attack(model, pictures, method)
     return collect_statistics(
         model, pictures, labels, replaceable(find(model, example, method)), method, seed=seed, cache=cache

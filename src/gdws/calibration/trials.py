@@ -95,7 +95,7 @@ def _measure(
                         seen.append(use.gradient if use.gradient is not None else x.new_zeros(()))
         with torch.no_grad():
             for name, structures in tried.items():
-                outputs = [convolutions[name](use.input) for use in uses[name]]
+                outputs = [convolutions[name].forward(use.input) for use in uses[name]]  # without hooks, as the trials
                 for structure, layers in structures.items():
                     for index, layer in enumerate(layers.values()):
                         moved = torch.zeros(DRAWS, len(x), dtype=torch.float64, device=device)
