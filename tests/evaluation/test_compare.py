@@ -21,6 +21,7 @@ from gdws.evaluation.accuracy import evaluate
 from gdws.evaluation.compare import OutOfTime, compare, random_starts, without_early_exit
 from gdws.evaluation.comparison import NATURAL, WORST, Trial
 from gdws.evaluation.deployed import Deployed, deployed_file, deployed_half
+from gdws.models.names import resolve
 
 ATTACKS = [PGD(steps=3), PGD(eps=12 / 255, step=4 / 255, steps=5)]
 WEAK, STRONG = map(str, ATTACKS)
@@ -337,6 +338,50 @@ def test_a_checkpoint_of_something_else_is_refused(pair, tmp_path, change, words
     with pytest.raises(GdwsError, match=words):
         compare(**{**call, **change})
     assert file.read_bytes() == before
+
+
+NORMALIZING = """
+import torch
+from torch import nn
+
+MEAN = 0.5
+
+class Normalizing(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv, self.head, self.std = nn.Conv2d(3, 4, 3), nn.Linear(4, 10), 0.25
+
+    def forward(self, x):
+        return self.head(self.conv((x - MEAN) / self.std).relu().mean((2, 3)))
+
+def make():
+    return Normalizing()
+"""
+
+
+@pytest.mark.parametrize("edit", [("MEAN = 0.5", "MEAN = 0.4"), ("0.25", "0.3"), (".relu()", ".tanh()")])
+def test_an_evaluation_is_not_continued_with_another_function_of_the_same_weights(tmp_path, monkeypatch, edit):
+    """Bug: networks were known by their weights, and one of 40 % went on as one of 100 %."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # by which edits within a second are not seen
+    file, log = tmp_path / "net.py", tmp_path / "run.jsonl"
+    file.write_text(NORMALIZING)
+    batches = [(torch.rand(4, 3, 8, 8), torch.arange(4)), (torch.rand(4, 3, 8, 8), torch.arange(4))]
+    compare({"net": resolve(f"{file}:make")}, batches[:1], [], checkpoint=log)
+    file.write_text(NORMALIZING.replace(*edit))
+    with pytest.raises(GdwsError, match=r"another evaluation \(identities: "):
+        compare({"net": resolve(f"{file}:make")}, batches, [], checkpoint=log, resume=True)
+    file.write_text(NORMALIZING)
+    again = {"net": resolve(f"{file}:make")}
+    found = compare(again, iter(batches), [], checkpoint=log, resume=True)
+    assert found.images == 8
+    header, *lines = log.read_text().splitlines()
+    earlier = json.loads(header)
+    del earlier["identities"]  # as earlier versions wrote it
+    log.write_text("\n".join([json.dumps(earlier), *lines, ""]))
+    assert compare(again, batches, [], checkpoint=log, resume=True).record() == found.record()
+    with pytest.raises(GdwsError, match="is empty"):
+        compare(again, iter([]), [], checkpoint=log, resume=True)
 
 
 @pytest.mark.parametrize(

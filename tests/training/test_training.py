@@ -436,6 +436,10 @@ def test_another_training_is_not_overwritten_and_not_continued_with_other_settin
         train(nn.Sequential(network(), nn.Linear(4, 4)), training_images(80), recipe(epochs=1), tmp_path, resume=True)
     with pytest.raises(GdwsError, match="another objective"):
         train(network(), training_images(80), recipe(epochs=1), tmp_path, objective=Taught(network()), resume=True)
+    other = network()
+    other[0].register_forward_hook(lambda module, inputs, output: output - 0.1)
+    with pytest.raises(GdwsError, match="another code or constants"):
+        train(other, training_images(80), recipe(epochs=1), tmp_path, resume=True)
     assert (tmp_path / "model.safetensors").read_bytes() == before
     assert train(network(), training_images(80), recipe(epochs=1), tmp_path, resume=True).best["epoch"] == 1
 

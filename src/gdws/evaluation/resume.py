@@ -21,6 +21,8 @@ from gdws.core.reading.schema import Count, from_json, parse
 from gdws.errors import GdwsError
 
 FORMAT = "gdws evaluation 1"
+IDENTITIES = "identities"
+"""The entry of a header that files of earlier versions lack: there networks are known by their weights alone."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,7 @@ class DecisionLog:
         if not isinstance(found, dict) or found.get("format") != FORMAT:
             raise self._foreign()
         for key, expected in header.items():
-            if found.get(key) != expected:
+            if found.get(key) != expected and (key in found or key != IDENTITIES):
                 raise GdwsError(
                     f"{self.path} is of another evaluation ({key}: {_short(found.get(key))}): expected {_short(expected)}"
                 )

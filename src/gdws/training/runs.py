@@ -27,6 +27,8 @@ from gdws.core.reading.weights import contiguous_copies, read_weights
 from gdws.errors import GdwsError
 
 FORMAT = "gdws training 4"
+ADDED = {"code or constants"}
+"""What the identities of earlier versions lack."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,7 @@ class Run:
         stored = self._stored()
         changed = [
             name
-            for name in sorted(self.identity.keys() | stored.identity.keys())
+            for name in sorted((self.identity.keys() - ADDED) | stored.identity.keys())
             if self.identity.get(name) != stored.identity.get(name)
         ]
         if changed:
