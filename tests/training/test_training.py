@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import asdict
 
@@ -435,6 +436,10 @@ def test_another_training_is_not_overwritten_and_not_continued_with_other_settin
         train(nn.Sequential(network(), nn.Linear(4, 4)), training_images(80), recipe(epochs=1), tmp_path, resume=True)
     with pytest.raises(GdwsError, match="another objective"):
         train(network(), training_images(80), recipe(epochs=1), tmp_path, objective=Taught(network()), resume=True)
+    other = network()
+    other[0].register_forward_hook(lambda module, inputs, output: output - 0.1)
+    with pytest.raises(GdwsError, match="another code or constants"):
+        train(other, training_images(80), recipe(epochs=1), tmp_path, resume=True)
     assert (tmp_path / "model.safetensors").read_bytes() == before
     assert train(network(), training_images(80), recipe(epochs=1), tmp_path, resume=True).best["epoch"] == 1
 
@@ -447,6 +452,36 @@ def test_a_folder_of_something_else_is_not_trained_in(tmp_path, name):
         with pytest.raises(GdwsError, match=f"holds {name}"):
             train(network(), training_images(80), recipe(epochs=1), tmp_path, resume=resume)
     assert (tmp_path / name).read_text() == "mine"
+
+
+def test_two_trainings_into_one_folder(tmp_path):
+    """Bug: both ended well, and one of them was lost."""
+    failures = []
+
+    def once():
+        try:
+            train(network(), training_images(80), recipe(epochs=2), tmp_path)
+        except GdwsError as error:
+            failures.append(str(error))
+
+    threads = [threading.Thread(target=once) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    (failure,) = failures
+    assert f"another process trains in {tmp_path}" in failure or "holds a training" in failure
+    assert len((tmp_path / "log.jsonl").read_text().splitlines()) == 2
+    assert not (tmp_path / ".lock").exists()
+
+
+def test_a_training_into_a_link_is_refused(tmp_path):
+    (tmp_path / "thesis").write_text("years")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "log.jsonl").symlink_to(tmp_path / "thesis")
+    with pytest.raises(GdwsError, match="symbolic link"):
+        train(network(), training_images(80), recipe(epochs=1), tmp_path / "out", resume=True)
+    assert (tmp_path / "thesis").read_text() == "years"
 
 
 def test_a_training_cut_before_its_first_checkpoint_begins_anew(tmp_path):

@@ -27,6 +27,7 @@ from gdws.cli.options import (
     Size,
     Weights,
     cache_folder,
+    check_json,
     console,
     errors,
     fraction,
@@ -42,6 +43,7 @@ from gdws.compression.compress import compress as compress_model
 from gdws.compression.fidelity import CheckImages
 from gdws.compression.report import report
 from gdws.core.cost import network_cost
+from gdws.core.files import check_folder
 from gdws.core.progress import shown
 from gdws.core.significance import images_to_bound
 from gdws.core.sites import find_convolutions
@@ -64,6 +66,7 @@ def demo_command(
     seed: Seed = 0,
 ) -> None:
     """Compress the embedded robust CNN and show what it costs: one table, and result.json."""
+    check_json(json_file)
     with shown(Bar(errors)):
         rows = demo.demo(images, seed)
     console.print(tables.demo(rows, images))
@@ -80,6 +83,7 @@ def inspect(
     json_file: Json = None,
 ) -> None:
     """List a model's convolutions: shape, cost, and what becomes of each or why it stays dense."""
+    check_json(json_file)
     network = unwrap(load_network(model, weights, base=base))
     example = torch.zeros(1, *image_shape(size, [network]))
     made = plan_of(network)
@@ -103,7 +107,7 @@ def inspect(
     cost = network_cost(network, example)
     console.print(f"{cost.macs / 1e6:.1f} M MACs, {cost.parameters / 1e6:.3f} M parameters, {cost.size_mb:.2f} MB")
     record = json.loads(made.to_json()) if made is not None else None
-    write_json(json_file, {"model": model, "cost": asdict(cost), "plan": record})
+    write_json(json_file, {"model": model, "cost": asdict(cost), "plan": record, **machine()})
 
 
 def compress(
@@ -150,12 +154,12 @@ def compress(
         typer.Option(help="folder that keeps statistics and times, 2 GB at most (default ~/.cache/gdws)"),
     ] = None,
     no_cache: Annotated[bool, typer.Option("--no-cache", help="keep nothing")] = False,
-    force: Annotated[bool, typer.Option(help="overwrite the output folder")] = False,
+    force: Annotated[bool, typer.Option(help="overwrite the output folder, if gdws wrote all that is in it")] = False,
     json_file: Json = None,
 ) -> None:
     """Compress a model under a budget, on training images of the data, and save it."""
-    if out.exists() and not force:
-        raise GdwsError(f"{out} exists: choose another folder, or overwrite it with --force")
+    check_folder(out, force, storage.FILES)
+    check_json(json_file)
     given = {"Macs": macs, "Params": params, "Speedup": speedup, "Latency": latency, "Beta": beta, "Drop": drop}
     budget = _budget(given)
     target = Target(engine, precision, threads, batch)

@@ -33,6 +33,7 @@ from gdws.cli.options import (
 )
 from gdws.cli.progress_bar import Bar
 from gdws.core.distributed import join_processes, local_device
+from gdws.core.files import check_file
 from gdws.core.progress import shown
 from gdws.deploy.quantize import is_quantized
 from gdws.deploy.straight_through import StraightThrough
@@ -70,11 +71,13 @@ def evaluate_command(
     json_file: Json = None,
 ) -> None:
     """Natural accuracy, accuracy under attack, and what changed for each image; under torchrun, in several processes."""
-    test = data.load(data_name, "test").take(n, batch)
-    attacks = _attacks(attack, steps, eps)
+    check_json(json_file)
     if resume and checkpoint is None:
         raise GdwsError("--resume without --checkpoint: expected the file to continue")
-    check_json(json_file)
+    if checkpoint is not None:
+        check_file(checkpoint)
+    test = data.load(data_name, "test").take(n, batch)
+    attacks = _attacks(attack, steps, eps)
     with join_processes() as processes:
         place = local_device(usable_device(device))
         networks, forms = dict[str, torch.nn.Module](), dict[str, Deployed]()

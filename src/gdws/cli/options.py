@@ -15,11 +15,15 @@ from rich.console import Console
 from torch import nn
 
 from gdws import data, models
-from gdws.core.files import write_atomically
+from gdws.core.files import Kind, check_file, write_atomically
+from gdws.core.version import __version__
 from gdws.deploy.engines import PRECISIONS
 from gdws.errors import GdwsError
 from gdws.models.names import BaseNeeded, base_of, is_code, is_folder
 from gdws.planning.plan import plan_of
+
+FORMAT = "gdws result 1"
+"""The first word of what --json writes: such a file may be written over."""
 
 console, errors = Console(), Console(stderr=True)
 
@@ -111,15 +115,15 @@ def cache_folder() -> Path:
 
 def machine() -> dict[str, Any]:
     """What a result was made with."""
-    return {"torch": str(torch.__version__), "threads": torch.get_num_threads()}
+    return {"gdws": __version__, "torch": str(torch.__version__), "threads": torch.get_num_threads()}
 
 
 def check_json(path: Path | None) -> None:
-    """Say that the result cannot be written before hours of work, not after."""
-    if path is not None and not path.parent.is_dir():
-        raise GdwsError(f"there is no folder {path.parent}: expected one for the result")
+    """Say that the result cannot be written, before hours of work and not after."""
+    if path is not None:
+        check_file(path, Kind.RECORD)
 
 
 def write_json(path: Path | None, record: dict[str, Any]) -> None:
     if path is not None:
-        write_atomically(path, json.dumps(record, indent=1))
+        write_atomically(path, json.dumps({"format": FORMAT, **record}, indent=1), Kind.RECORD)

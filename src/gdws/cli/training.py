@@ -31,6 +31,7 @@ from gdws.cli.options import (
 from gdws.cli.progress_bar import Bar
 from gdws.compression import storage
 from gdws.core.distributed import join_processes, local_device
+from gdws.core.files import check_writable
 from gdws.core.progress import shown
 from gdws.data.download import OFFICIAL, fetch
 from gdws.errors import GdwsError
@@ -74,6 +75,7 @@ def train_command(
 ) -> None:
     """Train a network adversarially; several processes by torchrun. The weights that are kept are OUT/model.safetensors."""
     check_json(json_file)
+    check_writable(out)
     if is_folder(model):
         raise GdwsError(f"{model} is a compressed network: expected gdws tune, which keeps it so")
     radius = None if eps is None else fraction(eps)
@@ -114,6 +116,7 @@ def tune_command(
 ) -> None:
     """Tune a compressed network adversarially, in its factored form. The network is the folder OUT/model."""
     check_json(json_file)
+    check_writable(out)
     if teacher is None and teacher_weights is not None:
         raise GdwsError(f"--teacher-weights {teacher_weights} without --teacher: expected the network that they belong to")
     if teacher is not None and teacher_weights is None and teacher.startswith(("zoo:", "torchvision:", "timm:")):

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save as serialize
 from torch import Tensor, nn
 
 from gdws.core.execution import evaluating, full_precision, placement
-from gdws.core.files import new_folder
+from gdws.core.files import NotWritten, new_folder
 from gdws.core.reading.limits import read_file
 from gdws.core.reading.schema import build, parse
 from gdws.core.reading.weights import contiguous_copies, load_weights, read_weights
@@ -33,6 +33,8 @@ from gdws.structures import STRUCTURES
 
 FORMAT, READABLE = "gdws model 2", ("gdws model 1", "gdws model 2")
 """What is written, and what is read. The first has no model.onnx, and names of layers may begin with that of a wrapper."""
+FILES = ("gdws.json", "model.safetensors", "model.onnx")
+"""What the folder of a network consists of."""
 WRAPPERS = ("network", "module")
 """Attributes in which Normalized and DataParallel have the network."""
 
@@ -56,7 +58,7 @@ def save(
 
     model   compressed or not.
     folder  it appears when it is complete.
-    force   write over a folder that exists.
+    force   write over a folder that exists, if it is empty or holds nothing but such a network.
     base    name of the architecture, such as "zoo:resnet18", for the command line and gdws.models.resolve.
     export  also write the whole network as model.onnx, where it can be exported, which takes seconds. The folder then needs
             no base.
@@ -84,8 +86,8 @@ def save(
         "plan": None if plan is None else json.loads(plan.to_json()),
     }
     tensors = contiguous_copies(model.state_dict())
-    with new_folder(Path(folder), force) as temporary:
-        save_file(tensors, temporary / "model.safetensors")
+    with new_folder(Path(folder), force, FILES) as temporary:
+        (temporary / "model.safetensors").write_bytes(serialize(tensors))
         reason = _export(model, plan, temporary / "model.onnx") if export else "it was saved with export=False"
         record |= {"exported": reason is None, "not exported because": reason}
         (temporary / "gdws.json").write_text(json.dumps(record, indent=1))
@@ -184,6 +186,8 @@ def _export(model: nn.Module, plan: Plan | None, path: Path) -> str | None:
         tolerance = 1e-3 if placement(model)[1] == torch.float32 else 0.1
         if not difference <= tolerance * max(1.0, float(wanted.abs().max())):
             raise GdwsError(f"the file differs from the model by {difference:.2g} in a logit")
+    except NotWritten:
+        raise
     except Exception as error:  # a folder without the file is better than none
         path.unlink(missing_ok=True)
         return first_line(error).replace(str(path), path.name)

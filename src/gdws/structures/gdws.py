@@ -51,7 +51,13 @@ class GDWS(Structure):
         return tuple(torch.cat([_own(curve).distribution(size) for curve in curves]).tolist())
 
     def build_several(
-        self, conv: nn.Conv2d, ranks: Sequence[tuple[int, ...]], curves: Sequence[Curve], metrics: Sequence[Metric]
+        self,
+        conv: nn.Conv2d,
+        ranks: Sequence[tuple[int, ...]],
+        curves: Sequence[Curve],
+        metrics: Sequence[Metric],
+        *,
+        draft: bool = False,
     ) -> list[FactoredConv2d]:
         return [self._build_one(conv, each, curves, metrics) for each in ranks]
 

@@ -62,14 +62,20 @@ class Split(Structure):
         return (size,)
 
     def build_several(
-        self, conv: nn.Conv2d, ranks: Sequence[tuple[int, ...]], curves: Sequence[Curve], metrics: Sequence[Metric]
+        self,
+        conv: nn.Conv2d,
+        ranks: Sequence[tuple[int, ...]],
+        curves: Sequence[Curve],
+        metrics: Sequence[Metric],
+        *,
+        draft: bool = False,
     ) -> list[FactoredConv2d]:
         layers = [self.build_empty(conv, each) for each in ranks]
         weights = conv.weight.detach().double().view(conv.groups, -1, *conv.weight.shape[1:])
         groups = []
         for weight, curve, metric in zip(weights, curves, metrics, strict=True):
             assert isinstance(curve, filter_splitting.SplitCurve)
-            groups.append(filter_splitting.fit(weight, *metric, curve, [rank for (rank,) in ranks], self.axes))
+            groups.append(filter_splitting.fit(weight, *metric, curve, [rank for (rank,) in ranks], self.axes, draft))
         for layer, parts in zip(layers, zip(*groups, strict=True), strict=True):
             firsts, seconds = zip(*parts, strict=True)
             layer.first.data.copy_(torch.cat(firsts).view_as(layer.first))

@@ -17,7 +17,7 @@ from gdws.attacks import MSD, PGD
 from gdws.core.checks import Batches, check_differentiable, checked_logits
 from gdws.core.distributed import SINGLE_PROCESS, ProcessGroup
 from gdws.core.execution import evaluating, full_precision, placement
-from gdws.core.hashing import data_hash
+from gdws.core.hashing import architecture_identity, data_hash, values_hash
 from gdws.core.progress import note, track
 from gdws.core.reading.weights import contiguous_copies, load_weights
 from gdws.core.significance import paired_change
@@ -28,7 +28,7 @@ from gdws.evaluation.comparison import percent
 from gdws.training.learner import Learner
 from gdws.training.objectives import Objective
 from gdws.training.recipes import OBJECTIVES, Recipe
-from gdws.training.runs import Run
+from gdws.training.runs import open_run
 
 NOISE = 0.5
 """Points of accuracy that are less than chance moves them: the standard error of 1,000 images is 1.2 to 1.6."""
@@ -106,37 +106,38 @@ def train(
         "recipe": recipe.record(),
         "data": data_hash(data.images, data.labels),
         "network": {name: list(value.shape) for name, value in model.state_dict().items()},
+        "code or constants": values_hash([architecture_identity(model), objective, type(objective)]),
         "moving parameters": [name for name, value in model.named_parameters() if value.requires_grad],
         "objective": objective.record(),
     }
-    run = Run(folder, identity, resume, processes.first())
-    learner = Learner(copy.deepcopy(model), rest, recipe, objective, processes)
-    history: list[dict[str, Any]] = []
-    best: dict[str, Tensor] = {}
-    continued = run.continued() if resume else None
-    if continued is not None:
-        record, tensors = continued
-        history = record["history"]
-        learner.restore(tensors)
-        best = {name.removeprefix("best."): value for name, value in tensors.items() if name.startswith("best.")}
-        run.keep_best(best)
-    saved = time.monotonic()
-    done = history[-1]["epoch"] if history else 0
-    lines = _epochs(learner, held, done, before and not history)
-    for line in () if _impatient(history, recipe.patience) else lines:
-        history.append(line)
-        run.write(line)
-        if chosen_epoch(history, recipe.keep) is line:
-            best = contiguous_copies(learner.averaged.state_dict())
+    with open_run(folder, identity, resume, processes.first()) as run:
+        learner = Learner(copy.deepcopy(model), rest, recipe, objective, processes)
+        history: list[dict[str, Any]] = []
+        best: dict[str, Tensor] = {}
+        continued = run.continued() if resume else None
+        if continued is not None:
+            record, tensors = continued
+            history = record["history"]
+            learner.restore(tensors)
+            best = {name.removeprefix("best."): value for name, value in tensors.items() if name.startswith("best.")}
             run.keep_best(best)
-        impatient = _impatient(history, recipe.patience)
-        due = line["epoch"] > 0 and time.monotonic() - saved > checkpoint_seconds
-        if impatient or line["epoch"] == recipe.epochs or due:
-            run.keep({"history": history}, learner.tensors() | {f"best.{name}": value for name, value in best.items()})
-            saved = time.monotonic()
-        if impatient:
-            break
-    processes.wait()
+        saved = time.monotonic()
+        done = history[-1]["epoch"] if history else 0
+        lines = _epochs(learner, held, done, before and not history)
+        for line in () if _impatient(history, recipe.patience) else lines:
+            history.append(line)
+            run.write(line)
+            if chosen_epoch(history, recipe.keep) is line:
+                best = contiguous_copies(learner.averaged.state_dict())
+                run.keep_best(best)
+            impatient = _impatient(history, recipe.patience)
+            due = line["epoch"] > 0 and time.monotonic() - saved > checkpoint_seconds
+            if impatient or line["epoch"] == recipe.epochs or due:
+                run.keep({"history": history}, learner.tensors() | {f"best.{name}": value for name, value in best.items()})
+                saved = time.monotonic()
+            if impatient:
+                break
+        processes.wait()
     trained = copy.deepcopy(model).eval()
     load_weights(trained, best, str(run.best))
     return Trained(trained, history, chosen_epoch(history, recipe.keep), was_harmed(history, len(held.labels)))

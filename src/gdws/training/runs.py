@@ -4,13 +4,15 @@ checkpoint.safetensors   everything that the next epoch starts from, written who
 log.jsonl                a line for each epoch
 model.safetensors        the weights of the epoch that is kept so far (of a tuning, with balanced factors: gdws.training.tuning)
 tensorboard/             the log once more, where tensorboard is installed
+.lock                    while a process trains in it
 """
 
 from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -19,12 +21,14 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from gdws.core.files import ensure_folder, write_atomically
+from gdws.core.files import check_file, ensure_folder, locked, write_atomically
 from gdws.core.reading.schema import Between, Count, build, from_json
 from gdws.core.reading.weights import contiguous_copies, read_weights
 from gdws.errors import GdwsError
 
 FORMAT = "gdws training 4"
+ADDED = {"code or constants"}
+"""What the identities of earlier versions lack."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,14 @@ class _Judged:
     robust: Annotated[float, Between(0, 100)]
 
 
+@contextmanager
+def open_run(folder: Path, identity: dict[str, Any], resume: bool, writes: bool) -> Iterator[Run]:
+    """A Run, as long as which no other training is let into the folder. Arguments: Run."""
+    ensure_folder(folder)
+    with locked(folder / ".lock", f"trains in {folder}") if writes else nullcontext():
+        yield Run(folder, identity, resume, writes)
+
+
 class Run:
     """`identity` is what a training must have in common with the one that it continues: recipe, data, network.
 
@@ -61,16 +73,14 @@ class Run:
         self.checkpoint, self.log, self.best = (
             folder / name for name in ("checkpoint.safetensors", "log.jsonl", "model.safetensors")
         )
-        ensure_folder(folder)
+        for file in (self.checkpoint, self.log, self.best):
+            check_file(file)
         training = self.checkpoint.exists() or self.log.exists()
         if training and not resume:
             raise GdwsError(f"{folder} holds a training: expected another folder, or to continue that one (--resume)")
         taken = [name for name in ("gdws.json", "model", self.best.name) if (folder / name).exists()]
         if taken and not training:
             raise GdwsError(f"{folder} holds {taken[0]}, which is no training's: expected another folder")
-        if writes:
-            for torn in folder.glob(f".{self.checkpoint.name}.*"):  # of a process that was killed while it wrote
-                torn.unlink()
         self.board = _board(folder / "tensorboard") if writes else None
 
     def continued(self) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
@@ -83,7 +93,7 @@ class Run:
         stored = self._stored()
         changed = [
             name
-            for name in sorted(self.identity.keys() | stored.identity.keys())
+            for name in sorted((self.identity.keys() - ADDED) | stored.identity.keys())
             if self.identity.get(name) != stored.identity.get(name)
         ]
         if changed:

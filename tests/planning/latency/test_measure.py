@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 
 import pytest
 
@@ -80,11 +81,42 @@ def test_other_json_is_no_table(table, change, words):
         LatencyTable.from_json(json.dumps(record))
 
 
-def test_a_timetable_that_cannot_be_kept_says_so_before_it_is_measured(residual, tmp_path, monkeypatch):
-    monkeypatch.setattr(measure, "measure_on_cpu", None)
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda text: text.replace('"vector_width": ', '"vector_width": 1'),
+        lambda text: re.sub(r'"total": [^,]+', '"total": NaN', text),
+        lambda text: re.sub(r'"total": [^,]+', '"total": 1.0', text),
+        lambda text: re.sub(r'"content": "[^"]+",', "", text),
+        lambda text: "[" * 100_000,
+        lambda text: "",
+    ],
+)
+def test_a_timetable_that_is_not_as_it_was_written_is_taken_again(residual, table, tmp_path, monkeypatch, damage):
+    """Bug: whatever could be read was used, so that plans were made with times of NaN."""
+    monkeypatch.setattr(measure, "measure_on_cpu", lambda *_: table)
+    assert measure_latencies(*residual, Target(threads=1), tmp_path) == table
+    (file,) = tmp_path.iterdir()
+    written = file.read_text()
+    damaged = damage(written)
+    assert damaged != written
+    file.write_text(damaged)
+    assert measure_latencies(*residual, Target(threads=1), tmp_path) == table
+    assert file.read_text() == written
+
+
+@pytest.mark.parametrize("value", ["NaN", "-1.0", "Infinity", '"fast"', "0.0"])
+def test_a_table_of_impossible_times_is_refused(table, value):
+    with pytest.raises(GdwsError, match="not a latency table"):
+        LatencyTable.from_json(re.sub(r'"total": [^,]+', f'"total": {value}', table.to_json()))
+
+
+def test_a_timetable_that_cannot_be_kept_is_measured_all_the_same(residual, table, tmp_path, monkeypatch):
+    """Bug: a cache, which nobody needs, stopped the work."""
+    monkeypatch.setattr(measure, "measure_on_cpu", lambda *_: table)
     (tmp_path / "file").touch()
-    with pytest.raises(GdwsError, match=r"cannot make the folder .*file/cache: Not a directory"):
-        measure_latencies(*residual, Target(threads=1), tmp_path / "file" / "cache")
+    with pytest.warns(UserWarning, match=r"nothing is kept .*: cannot make the folder .*file/cache: Not a directory"):
+        assert measure_latencies(*residual, Target(threads=1), tmp_path / "file" / "cache") == table
 
 
 def test_a_timetable_of_other_versions_is_not_used(residual, monkeypatch):
