@@ -48,8 +48,8 @@ from gdws.attacks import PGD
 from gdws.core.cost import dense_macs, network_cost
 from gdws.core.execution import evaluating, full_precision, placement
 from gdws.core.files import new_folder, write_atomically
+from gdws.core.reading.weights import load_weights, read_weights
 from gdws.core.sites import find_convolutions, replace_modules
-from gdws.core.weights import load_weights, read_weights
 from gdws.data import Dataset
 from gdws.deploy.cuda_graph import cudnn_benchmark
 from gdws.errors import GdwsError

@@ -53,7 +53,7 @@ class Louder(nn.Module):
 
 
 def test_a_network_that_knows_its_images_by_heart_is_planned_as_if_it_doubted():
-    """Decisions of probability one, ten times surer still: all but the same plan, where the plain Fisher information would vanish."""
+    """Decisions of probability one, ten times surer still: the same plan. Plain Fisher information would vanish."""
     images, plans = data.load("demo", "train").take(16), []
     for factor in (100.0, 1000.0):
         model = Louder(models.embedded(), factor).eval()

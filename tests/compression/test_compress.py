@@ -12,7 +12,6 @@ from torch import nn
 import gdws
 from gdws import data, models
 from gdws.attacks import PGD
-from gdws.calibration import collect
 from gdws.calibration.method import METHODS
 from gdws.compression.fidelity import Check, CheckImages
 from gdws.core.significance import PairedChange
@@ -139,34 +138,6 @@ def test_calibration_takes_datasets_tensors_and_labels_and_repeats_itself(networ
     assert other.macs <= 0.2
     from_statistics = gdws.plan(network, statistics, gdws.Macs(0.4), "paper")
     assert from_statistics.macs <= 0.4
-
-
-def test_statistics_are_cached_by_content_and_a_broken_file_is_replaced(network, images, tmp_path, monkeypatch):
-    calls, method = [], gdws.Calibrated(attack=None)
-    monkeypatch.setattr(collect, "_collect", lambda *a, plain=collect._collect: calls.append(1) or plain(*a))
-    make = lambda model, x: gdws.plan(model, [x], gdws.Macs(0.4), method, cache=tmp_path)  # noqa: E731
-    collected = gdws.calibrate(network, [images], method, cache=tmp_path)
-    first = gdws.plan(network, collected, gdws.Macs(0.4))
-    assert make(network, images) == first
-    read = gdws.calibrate(network, [images], method, cache=tmp_path)
-    assert len(calls) == 1
-    assert torch.equal(gdws.apply(network, first, read)(images), gdws.apply(network, first, collected)(images))
-    (file,) = tmp_path.glob("*.safetensors")
-    file.write_bytes(file.read_bytes()[:1000])
-    assert make(network, images) == first
-    assert len(calls) == 2
-    changed = copy.deepcopy(network)
-    changed.wide.weight.data *= 1.5
-    make(changed, images)
-    make(network, images.flip(3))
-    assert len(calls) == 4
-
-
-def test_a_cache_that_cannot_be_written_is_named_before_the_work(network, images, tmp_path, monkeypatch):
-    monkeypatch.setattr(collect, "_collect", None)
-    (tmp_path / "file").touch()
-    with pytest.raises(GdwsError, match=r"cannot make the folder .*file/cache: Not a directory"):
-        gdws.plan(network, [images], gdws.Macs(0.4), gdws.Calibrated(attack=None), cache=tmp_path / "file" / "cache")
 
 
 def test_drop_finds_a_smaller_network_that_agrees(network, images):

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from gdws.attacks.pgd import PGD
-from gdws.calibration.cache import read_statistics, statistics_key, write_statistics
+from gdws.calibration.cache import read_statistics, statistics_key, usable_cache, write_statistics
 from gdws.calibration.hooks import Use, backpropagate, record_uses, sampled_class
 from gdws.calibration.method import Calibrated, Method
 from gdws.calibration.robustness import settle_attack
@@ -21,9 +21,16 @@ from gdws.calibration.sensitivity import attacked
 from gdws.calibration.softening import temperature_of
 from gdws.calibration.statistics import LayerStatistics, Statistics
 from gdws.calibration.trials import Trials, build_trials, measure_corrections
-from gdws.core.checks import Batches, check_differentiable, check_weights, checked_logits, unpack_batch
-from gdws.core.execution import LARGEST_TEMPORARY, evaluating, full_precision, placement
-from gdws.core.files import ensure_folder
+from gdws.core.checks import (
+    ASKED,
+    Batches,
+    check_differentiable,
+    check_repeatable,
+    check_weights,
+    checked_logits,
+    unpack_batch,
+)
+from gdws.core.execution import LARGEST_TEMPORARY, evaluating, full_precision, placement, private_copy
 from gdws.core.progress import track
 from gdws.core.sites import Site, find_convolutions, patches
 from gdws.core.unwrap import unwrap
@@ -62,13 +69,13 @@ def calibrate(
     >>> gdws.plan(model, statistics, gdws.Macs(0.5)).macs <= 0.5
     True
     """
-    model = unwrap(model)
+    model = private_copy(unwrap(model))
     check_weights(model)
     pictures, labels = gather_images(images)
-    example = pictures[:1].to(*placement(model))
+    example = pictures[:ASKED].to(*placement(model))
     with evaluating(model), torch.no_grad():
-        checked_logits(model, example, labels)
-        check_differentiable(model, example)
+        check_repeatable(model, example, labels)
+        check_differentiable(model, example[:1])
     method = settle_attack(model, pictures, method)
     return collect_statistics(
         model, pictures, labels, replaceable(find(model, example, method)), method, seed=seed, cache=cache
@@ -98,15 +105,13 @@ def collect_statistics(
     structures, attack = select_structures(method.structures), method.settled_attack
     if not sites:
         return Statistics(images=images, attacked=images, layers={}, curves={}, method=method, seed=seed)
-    key = statistics_key(model, images, labels, [site.name for site in sites], structures, attack, seed)
-    file = None if cache is None else cache / f"statistics-{key}.safetensors"
-    device, _ = placement(model)
-    if file is not None:
-        stored = read_statistics(file, images, sites, structures, method, seed, device)
+    file, folder = None, usable_cache(cache)
+    if folder is not None:
+        key = statistics_key(model, images, labels, [site.name for site in sites], structures, attack, seed)
+        file = folder / f"statistics-{key}.safetensors"
+        stored = read_statistics(file, images, sites, structures, method, seed, placement(model)[0])
         if stored is not None:
             return stored
-    if cache is not None:
-        ensure_folder(cache)
     with full_precision(), evaluating(model):
         temperature = temperature_of(_logits(model, images))
         layers, adversarial = _collect(model, images, labels, sites, attack, seed, temperature)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from gdws.attacks import PGD
 from gdws.calibration.hooks import Use, backpropagate, each_class, random_signs, record_uses
 from gdws.core.checks import Batches, checked_logits, unpack_batch
-from gdws.core.execution import LARGEST_TEMPORARY, evaluating, placement
+from gdws.core.execution import LARGEST_TEMPORARY, evaluating, placement, private_copy
 from gdws.core.progress import track
 from gdws.core.sites import patches
 from gdws.core.unwrap import unwrap
@@ -48,7 +48,7 @@ def sensitivity(
     >>> alpha["layer1.0.conv1"].shape
     torch.Size([32])
     """
-    model = unwrap(model)
+    model = private_copy(unwrap(model))
     device, dtype = placement(model)
     convolutions = {name: module for name, module in model.named_modules() if isinstance(module, nn.Conv2d)}
     generator = torch.Generator().manual_seed(seed)

@@ -95,7 +95,7 @@ def _measure(
                         seen.append(use.gradient if use.gradient is not None else x.new_zeros(()))
         with torch.no_grad():
             for name, structures in tried.items():
-                outputs = [convolutions[name](use.input) for use in uses[name]]
+                outputs = [convolutions[name].forward(use.input) for use in uses[name]]  # without hooks, as the trials
                 slopes = [
                     torch.stack([gradient.expand_as(y) for gradient in seen], 1).flatten(2)
                     for y, seen in zip(outputs, gradients.pop(name), strict=True)

@@ -14,9 +14,9 @@ from gdws.calibration.statistics import Statistics
 from gdws.compression.fidelity import attack_of, hold_back
 from gdws.compression.refit import refit
 from gdws.core.checks import Batches, check_weights
-from gdws.core.execution import placement
+from gdws.core.execution import placement, private_copy
 from gdws.core.progress import track
-from gdws.core.sites import find_convolutions, replace_modules
+from gdws.core.sites import find_convolutions, replace_modules, why_not_plain
 from gdws.core.unwrap import unwrap
 from gdws.errors import GdwsError
 from gdws.planning.plan import HELD_BACK, LayerPlan, Plan, attach_plan
@@ -42,7 +42,7 @@ def apply(model: nn.Module, plan: Plan, calibration: Batches | Statistics | None
     >>> gdws.plan_of(gdws.apply(model, plan)) == plan
     True
     """
-    model = unwrap(model)
+    model = private_copy(unwrap(model))
     check_weights(model)
     for layer in plan.layers:
         _check_fits(model, layer)
@@ -99,6 +99,8 @@ def _check_fits(model: nn.Module, layer: LayerPlan) -> None:
             f"the plan's layer {layer.name} has shape {layer.shape}, groups {layer.groups}: "
             f"expected the model's {tuple(conv.weight.shape)}, groups {conv.groups}"
         )
+    if layer.structure != "dense" and (reason := why_not_plain(conv)) is not None:
+        raise GdwsError(f"the plan replaces {layer.name} by {layer.structure} ({reason}): expected it to stay dense")
     if layer.structure not in ("dense", *STRUCTURES):
         expected = ", ".join(("dense", *STRUCTURES))
         raise GdwsError(f"the plan's layer {layer.name} has structure {layer.structure!r}: expected one of {expected}")

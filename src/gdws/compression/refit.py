@@ -17,7 +17,6 @@ them, and they are what robustness is made of. A small ridge pulls P towards the
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -25,7 +24,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from gdws.core.execution import LARGEST_TEMPORARY, full_precision, placement
+from gdws.core.checks import run_model
+from gdws.core.execution import LARGEST_TEMPORARY, full_precision, placement, private_copy
 from gdws.core.progress import track
 from gdws.core.sites import find_convolutions, replace_modules
 from gdws.structures.layers import FactoredConv2d
@@ -67,10 +67,10 @@ class _Pair(nn.Module):
         self.fitting = True
         self.earlier: list[NormalEquations] = []
 
-    def forward(self, x: Tensor) -> Tensor:
-        original, compressed = x.chunk(2)
+    def forward(self, input: Tensor) -> Tensor:
+        original, compressed = input.chunk(2)
         first: Tensor = self.conv(original[:1])
-        y = first.new_empty(len(x), *first.shape[1:])
+        y = first.new_empty(len(input), *first.shape[1:])
         target, output = y.chunk(2)
         _fill(target, self.conv, original)
         if self.fitting and self.layer.mixing.numel():
@@ -103,9 +103,7 @@ def refit(
     widest = max((layer.out_channels * p for layer, p in zip(layers.values(), positions, strict=True)), default=1)
     count = max(1, LARGEST_MAP.get(device.type, LARGEST_MAP["cpu"]) // (4 * 4 * widest))
     images = images[:count]
-    # A copy of the module tree that shares its tensors with the model.
-    shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
-    shell = copy.deepcopy(model, shared).eval()
+    shell = private_copy(model).eval()
     both = (images if attacked is None else torch.cat([images, attacked[:count]])).to(device, dtype)
     uses = {site.name: len(site.maps) for site in find_convolutions(model, both) if site.name in layers}
     # Layers of one call are fitted once more where others have several, which only the end of a pass knows.
@@ -117,7 +115,7 @@ def refit(
     replace_modules(shell, {pair.conv: pair for pair in pairs})
     with full_precision(), torch.no_grad(), closing(steps):
         for _ in range(2 if shared_by_calls else 1):
-            shell(torch.cat([both, both]))
+            run_model(shell, torch.cat([both, both]))
             for pair in pairs:
                 pair.fitting = pair.uses == 1
 

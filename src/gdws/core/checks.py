@@ -14,6 +14,9 @@ from torch import Tensor, nn
 
 from gdws.errors import GdwsError, first_line
 
+REPEATABLE, ASKED = 1e-3, 8
+"""Share of the largest logit that answers may differ by when a model is asked again; and images that it is asked about, since
+noise may leave a single one alone."""
 Batches = Iterable[Tensor | tuple[Tensor, Tensor] | list[Tensor]]
 
 
@@ -65,6 +68,17 @@ def checked_logits(model: nn.Module, images: Tensor, labels: Tensor | None = Non
     if labels is not None and int(labels.max()) >= values.shape[1]:
         raise GdwsError(f"the model has {values.shape[1]} classes: expected more than label {int(labels.max())}")
     return logits
+
+
+def check_repeatable(model: nn.Module, images: Tensor, labels: Tensor | None = None) -> None:
+    """Refuse a model whose answers are no logits, or are others when it is asked again: nothing measured of it would hold."""
+    once, again = (checked_logits(model, images, labels).detach().float() for _ in range(2))
+    spread, largest = float((once - again).abs().max()), float(once.abs().max())
+    if spread > REPEATABLE * largest:
+        raise GdwsError(
+            f"the model answers the same images differently when asked again, by {spread / largest:.1g} of its largest logit: "
+            "expected the same answers (is dropout left on, or is there noise in its forward pass?)"
+        )
 
 
 def check_differentiable(model: nn.Module, image: Tensor) -> None:

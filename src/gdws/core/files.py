@@ -22,6 +22,7 @@ import secrets
 import shutil
 import stat
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from enum import Enum
@@ -33,7 +34,10 @@ from gdws.errors import GdwsError
 
 CACHED = 2 * 10**9
 """Bytes that a cache folder holds at most: the statistics of a ResNet-18 are 0.5 GB."""
-CACHE_FILES = ("statistics-*.safetensors", "latency-*.json")
+CLOCKS_APART = 60.0
+"""Seconds by which the clock of a file server may be ahead."""
+CACHE_FILES = re.compile(r"statistics-[0-9a-f]{32}\.safetensors|latency-[0-9a-f]{16}\.json")
+"""What gdws calls its files in such a folder, which may hold others of similar names."""
 WORKSHOP = re.compile(r"\.(.+)\.[0-9a-f]{8}\.gdws", re.DOTALL)
 NEW, OLD, LOCK = "new", "old", "lock"
 """What a workshop holds: what is being written, what it replaces, and the lock of who does so."""
@@ -176,14 +180,19 @@ def locked(path: Path, purpose: str) -> Iterator[None]:
 
 
 def limit_cache(folder: Path, bytes_at_most: int = CACHED) -> None:
-    """Delete the oldest of what gdws keeps in a cache folder until the rest fits; the newest file always stays."""
-    with suppress(FileNotFoundError):  # another process deletes them too
-        found = sorted((path for pattern in CACHE_FILES for path in folder.glob(pattern)), key=os.path.getmtime, reverse=True)
-        total = 0
-        for position, path in enumerate(found):
-            total += path.stat().st_size
+    """Delete the oldest of what gdws keeps in a cache folder until the rest fits; the newest file always stays.
+
+    A file that is dated in the future, by a clock that was wrong, counts as the oldest: it would never go otherwise.
+    """
+    now, total = time.time() + CLOCKS_APART, 0
+    with suppress(OSError):  # another process deletes them too, or the folder does not allow it
+        entries = [entry for entry in os.scandir(folder) if CACHE_FILES.fullmatch(entry.name)]
+        files = [(entry.stat(follow_symlinks=False), entry.path) for entry in entries if entry.is_file(follow_symlinks=False)]
+        files.sort(key=lambda file: file[0].st_mtime if file[0].st_mtime <= now else 0, reverse=True)
+        for position, (status, path) in enumerate(files):
+            total += status.st_size
             if position and total > bytes_at_most:
-                path.unlink()
+                os.unlink(path)
 
 
 def ensure_folder(path: Path) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import logging
 import math
+import threading
 import warnings
 from collections import Counter
 from collections.abc import Iterator
@@ -25,13 +26,14 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
 from gdws.core.checks import checked_logits, unpack_batch
-from gdws.core.execution import evaluating, placement
+from gdws.core.execution import evaluating, placement, private_copy
 from gdws.core.files import Kind, write_atomically
 from gdws.core.unwrap import unwrap
 from gdws.deploy.runtimes import OnnxRuntime, require
 from gdws.deploy.straight_through import StraightThrough
 from gdws.errors import GdwsError, first_line
 
+_EXPORTER = threading.RLock()
 TIE = 1e-4
 """Two classes whose logits differ by less are tied: rounding may decide between them."""
 
@@ -100,7 +102,7 @@ def trace_any_batch(model: nn.Module, example: Tensor) -> ExportedProgram:
 
 
 def _trace(model: nn.Module, images: Tensor, shapes: tuple[dict[int, Dim]] | None) -> ExportedProgram:
-    model, images = unwrap(model), images.to("cpu", torch.float32)
+    model, images = private_copy(unwrap(model)), images.to("cpu", torch.float32)
     if placement(model) != (torch.device("cpu"), torch.float32):
         model = copy.deepcopy(model).to("cpu", torch.float32)
     with silence_exporter(), evaluating(model), torch.no_grad():
@@ -207,12 +209,13 @@ def _tidy(proto: Any) -> None:
 @contextmanager
 def silence_exporter() -> Iterator[None]:
     """Inside, torch's exporter keeps to itself what it warns of (its own deprecations, an absent torchvision) and the graphs
-    that it prints where it fails."""
-    before = logging.root.manager.disable
-    logging.disable(logging.ERROR)
-    try:
-        with warnings.catch_warnings(), redirect_stderr(StringIO()):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(before)
+    that it prints where it fails. One thread at a time: the exporter is for one, and so is what silences it."""
+    with _EXPORTER:
+        before = logging.root.manager.disable
+        logging.disable(logging.ERROR)
+        try:
+            with warnings.catch_warnings(), redirect_stderr(StringIO()):
+                warnings.simplefilter("ignore")
+                yield
+        finally:
+            logging.disable(before)

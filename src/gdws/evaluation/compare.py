@@ -10,6 +10,7 @@ process or by several.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,13 +28,13 @@ from gdws.core.checks import Batches, check_differentiable, checked_logits, unpa
 from gdws.core.distributed import SINGLE_PROCESS, ProcessGroup
 from gdws.core.execution import at_least_float32, evaluating, full_precision, placement
 from gdws.core.files import check_file, locked
-from gdws.core.hashing import data_hash, weights_hash
+from gdws.core.hashing import data_hash, network_identity, weights_hash
 from gdws.core.progress import count_batches, note, track
 from gdws.core.unwrap import unwrap
 from gdws.errors import GdwsError
 from gdws.evaluation.comparison import NATURAL, Comparison, Trial, percent
 from gdws.evaluation.deployed import Deployed
-from gdws.evaluation.resume import BatchDecisions, DecisionLog
+from gdws.evaluation.resume import IDENTITIES, BatchDecisions, DecisionLog
 
 
 class OutOfTime(GdwsError):
@@ -115,7 +116,8 @@ def compare(
                 raise GdwsError("the data has no labels: expected (images, labels) to score a model on")
             sizes.append(len(images))
             if number in entries:
-                if entries[number].data != data_hash(images, labels):
+                decided = entries[number]
+                if decided.right.shape[1] != len(images) or decided.data != data_hash(images, labels):
                     raise GdwsError(
                         f"batch {number} of {checkpoint} was made of other images: expected the same data and batch"
                     )
@@ -131,7 +133,10 @@ def compare(
             identities = {name: weights_hash(model) for name, model in networks.items()}
             # The last words tell these rows from those of files that were written when examples to the end were not tried.
             identities |= {name: f"{form.of}, {form.identity}, also to the end" for name, form in deployed.items()}
-            header = {**settings, "networks": identities, "trials": trials}
+            first, batches = _first_of(batches)
+            shape = tuple(first.shape[1:])
+            whole = {name: network_identity(model, shape) for name, model in networks.items()}
+            header = {**settings, "networks": identities, "trials": trials, IDENTITIES: whole}
             log = stack.enter_context(_open_log(checkpoint, header, resume, processes))
             entries.update(log.done)
         left = [number for number in range(count_batches(batches) or 0) if number not in entries and processes.owns(number)]
@@ -145,6 +150,15 @@ def compare(
     if not sizes:
         raise GdwsError("the evaluation data is empty: expected at least one batch")
     return Comparison(makers, tuple(labels_of), _all_batches(trials, entries, sizes, processes), settings)
+
+
+def _first_of(batches: Batches) -> tuple[Tensor, Batches]:
+    """The images of the first batch, and all batches: some can be gone through only once."""
+    iterator = iter(batches)
+    first = next(iterator, None)
+    if first is None:
+        raise GdwsError("the evaluation data is empty: expected at least one batch")
+    return unpack_batch(first)[0], itertools.chain([first], iterator) if isinstance(batches, Iterator) else batches
 
 
 def random_starts(attack: Attack, seed: int, batch: int) -> torch.Generator:

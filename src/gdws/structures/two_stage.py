@@ -88,7 +88,10 @@ class Split(Structure):
     def build_like(self, conv: nn.Conv2d, tensors: dict[str, Tensor]) -> TwoStageConv2d:
         if "second" not in tensors or tensors["second"].ndim != 4:
             raise GdwsError(f"a {self.name} layer has no tensor second: expected a whole file that gdws.save wrote")
-        return TwoStageConv2d.like(conv, tensors["second"].shape[1], self.axes)
+        outputs, rank, *_ = tensors["second"].shape
+        if outputs != conv.out_channels:  # one without outputs could claim any rank
+            raise GdwsError(f"a {self.name} layer has {outputs} outputs: expected {conv.out_channels}, as its convolution")
+        return TwoStageConv2d.like(conv, rank, self.axes)
 
     def is_layer(self, layer: nn.Module) -> bool:
         return isinstance(layer, TwoStageConv2d) and layer.axes == self.axes

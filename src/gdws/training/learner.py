@@ -97,7 +97,14 @@ class Learner:
         return {f"{part}.{name}": value for part, values in parts.items() for name, value in values.items()}
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Go on from what `tensors` gave."""
+        """Go on from what `tensors` gave, beside the best network so far."""
+        state = {name: value.shape for name, value in self.model.state_dict().items()}
+        moving = {name: value.shape for name, value in self.parameters.items()}
+        parts = {"model": state, "averaged": state, "best": state, "momentum": moving}
+        expected = {f"{part}.{name}": shape for part, shapes in parts.items() for name, shape in shapes.items()}
+        given = {name: value.shape for name, value in tensors.items()}
+        if other := dict(expected.items() ^ given.items()):
+            raise GdwsError(f"the checkpoint has another {min(other)} than this training: expected its own")
 
         def part(prefix: str) -> dict[str, Tensor]:
             return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}

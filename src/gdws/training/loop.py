@@ -17,10 +17,10 @@ from gdws.attacks import MSD, PGD
 from gdws.core.checks import Batches, check_differentiable, checked_logits
 from gdws.core.distributed import SINGLE_PROCESS, ProcessGroup
 from gdws.core.execution import evaluating, full_precision, placement
-from gdws.core.hashing import data_hash
+from gdws.core.hashing import architecture_identity, data_hash, values_hash
 from gdws.core.progress import note, track
+from gdws.core.reading.weights import contiguous_copies, load_weights
 from gdws.core.significance import paired_change
-from gdws.core.weights import contiguous_copies, load_weights
 from gdws.data import Dataset
 from gdws.errors import GdwsError
 from gdws.evaluation.compare import random_starts
@@ -106,6 +106,7 @@ def train(
         "recipe": recipe.record(),
         "data": data_hash(data.images, data.labels),
         "network": {name: list(value.shape) for name, value in model.state_dict().items()},
+        "code or constants": values_hash([architecture_identity(model), objective, type(objective)]),
         "moving parameters": [name for name, value in model.named_parameters() if value.requires_grad],
         "objective": objective.record(),
     }

@@ -13,18 +13,45 @@ import importlib.util
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
 from gdws.core.files import check_file, ensure_folder, locked, write_atomically
-from gdws.core.weights import contiguous_copies, read_weights
+from gdws.core.reading.schema import Between, Count, build, from_json
+from gdws.core.reading.weights import contiguous_copies, read_weights
 from gdws.errors import GdwsError
 
 FORMAT = "gdws training 4"
+ADDED = {"code or constants"}
+"""What the identities of earlier versions lack."""
+
+
+@dataclass(frozen=True)
+class _State:
+    history: list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """What a checkpoint says beside its tensors."""
+
+    format: Literal["gdws training 4"]
+    identity: dict[str, Any]
+    state: _State
+
+
+@dataclass(frozen=True)
+class _Judged:
+    """What a line for an epoch has at least."""
+
+    epoch: Count
+    natural: Annotated[float, Between(0, 100)]
+    robust: Annotated[float, Between(0, 100)]
 
 
 @contextmanager
@@ -62,25 +89,35 @@ class Run:
             if self.writes:
                 self.log.unlink(missing_ok=True)
             return None
-        try:
-            with safe_open(self.checkpoint, "pt") as file:
-                stored = json.loads((file.metadata() or {})["gdws"])
-            if stored["format"] != FORMAT:
-                raise KeyError("format")
-        except (SafetensorError, OSError, ValueError, KeyError) as error:
-            raise GdwsError(f"{self.checkpoint} cannot be read ({error}): expected a checkpoint of gdws train") from None
+        tensors = read_weights(self.checkpoint)
+        stored = self._stored()
         changed = [
             name
-            for name in sorted(self.identity.keys() | stored["identity"].keys())
-            if self.identity.get(name) != stored["identity"].get(name)
+            for name in sorted((self.identity.keys() - ADDED) | stored.identity.keys())
+            if self.identity.get(name) != stored.identity.get(name)
         ]
         if changed:
             raise GdwsError(
-                f"{self.folder} was trained with {_difference(stored['identity'], self.identity, changed)}: expected that again"
+                f"{self.folder} was trained with {_difference(stored.identity, self.identity, changed)}: expected that again"
             )
         if self.writes:
-            write_atomically(self.log, "".join(json.dumps(line) + "\n" for line in stored["state"]["history"]))
-        return stored["state"], read_weights(self.checkpoint)
+            write_atomically(self.log, "".join(json.dumps(line) + "\n" for line in stored.state.history))
+        return {"history": stored.state.history}, tensors
+
+    def _stored(self) -> _Stored:
+        """What a checkpoint says beside its tensors."""
+        problem = f"{self.checkpoint} is not a checkpoint of gdws train"
+        try:
+            with safe_open(self.checkpoint, "pt") as file:
+                stored = from_json(_Stored, (file.metadata() or {}).get("gdws", ""), problem)
+        except (SafetensorError, OSError) as error:
+            raise GdwsError(f"{self.checkpoint} cannot be read ({error}): expected a checkpoint of gdws train") from None
+        build(dict[str, Any], stored.identity.get("recipe"), problem, "identity.recipe")
+        for place, line in enumerate(stored.state.history):
+            judged = {name: line[name] for name in ("epoch", "natural", "robust") if name in line}
+            build(_Judged, judged, problem, f"state.history[{place}]")
+            build(dict[str, float], line, problem, f"state.history[{place}]")
+        return stored
 
     def keep(self, state: dict[str, Any], tensors: Mapping[str, Tensor]) -> None:
         """Write a checkpoint."""
