@@ -17,6 +17,7 @@ from gdws.errors import GdwsError
 
 CONTROL = {"If", "Loop", "Scan", "SequenceMap"}
 """Operators that run other graphs: how long and on what is not known from the file."""
+IMAGES, LOGITS = "images (B, C, H, W)", "logits (B, classes)"
 SMALL = 1024
 """Elements of constants that shapes may be computed from."""
 IMAGE = (1, 3, 224, 224)
@@ -37,6 +38,8 @@ def parse_onnx(path: Path, reader: str) -> Any:
         proto = onnx.load_model_from_string(read_file(existing_file(path)))
         if not proto.graph.node:
             raise ValueError("it has no operators")
+        if not all(isinstance(name, str) for name in _names(proto.graph)):
+            raise ValueError("a name is not UTF-8")
         return proto
     except Exception as error:
         raise unreadable_file(path, reader, error) from None
@@ -45,23 +48,22 @@ def parse_onnx(path: Path, reader: str) -> Any:
 def check_onnx(proto: Any, path: Path, reader: str) -> None:
     """Refuse what is not such a network, in a sentence. Tensors that the file keeps in others are read into it."""
     onnx = require("onnx")
-    graph = proto.graph
-    control = sorted({node.op_type for node in graph.node} & CONTROL)
-    if control or any(attribute.HasField("g") or attribute.graphs for node in graph.node for attribute in node.attribute):
-        raise GdwsError(f"{path} has the operators {', '.join(control) or 'of other graphs'}: expected none of these")
-    if proto.functions or graph.sparse_initializer:
-        raise GdwsError(f"{path} has functions or sparse weights of its own: expected a plain graph (onnx.inliner makes one)")
-    _check_interface(onnx, graph, path)
     try:
+        _check_kind(onnx, proto, path)
         _check_outside(onnx, proto, path)
         for tensor in _tensors(proto):
             onnx.numpy_helper.to_array(tensor)  # a view of as many bytes as its shape says, or an error
         onnx.checker.check_model(proto)
         shapes = onnx.shape_inference.infer_shapes(_without_weights(onnx, proto), strict_mode=True, data_prop=True).graph
+        between = sum(_bytes(onnx, value) for value in (*shapes.value_info, *shapes.output))
+        check_bytes(f"the values between the layers of {path}", between, path.stat().st_size)
     except Exception as error:
         raise unreadable_file(path, reader, error) from None
-    activations = sum(_bytes(onnx, value) for value in (*shapes.value_info, *shapes.output))
-    check_bytes(f"the values between the layers of {path}", activations, path.stat().st_size)
+
+
+def operator_set(proto: Any) -> int:
+    """The version of ONNX's own operators that a file is of; 0 if it names none."""
+    return max((each.version for each in proto.opset_import if each.domain in ("", "ai.onnx")), default=0)
 
 
 def existing_file(path: Path) -> Path:
@@ -79,23 +81,34 @@ def unreadable_file(path: Path, reader: str, error: Exception) -> GdwsError:
     )
 
 
-def _check_interface(onnx: Any, graph: Any, path: Path) -> None:
-    """One input of images and one output of logits, in float32."""
+def _check_kind(onnx: Any, proto: Any, path: Path) -> None:
+    """One graph, from one input of images to one output of logits, in float32."""
+    graph = proto.graph
+    attributes = [attribute for node in graph.node for attribute in node.attribute]
+    control = sorted({node.op_type for node in graph.node} & CONTROL)
+    if control or any(attribute.HasField("g") or attribute.graphs for attribute in attributes):
+        raise GdwsError(f"{path} has the operators {', '.join(control) or 'of other graphs'}: expected none of these")
+    if proto.functions or graph.sparse_initializer:
+        raise GdwsError(f"{path} has functions or sparse weights of its own: expected a plain graph (onnx.inliner makes one)")
+    version, latest = operator_set(proto), onnx.defs.onnx_opset_version()
+    if not 1 <= version <= latest:
+        raise GdwsError(f"{path} is of operator set {version}: expected 1 to {latest}, which onnx {onnx.__version__} knows")
     weights = {tensor.name for tensor in graph.initializer}
     given = [value for value in graph.input if value.name not in weights]
-    for values, what, rank in ((given, "images (B, C, H, W)", 4), (graph.output, "logits (B, classes)", 2)):
-        kinds = [_kind(onnx, value) for value in values]
+    for verb, values, what, rank in (("takes", given, IMAGES, 4), ("gives", graph.output, LOGITS, 2)):
+        found = [_shown(onnx, value) for value in values]
         ranks = [len(value.type.tensor_type.shape.dim) for value in values if value.type.tensor_type.HasField("shape")]
-        if kinds != ["float32"] or ranks not in ([], [rank]):
-            direction = "takes" if rank == 4 else "gives"
-            shown = ", ".join(f"{value.name[:40]!r} of {kind}" for value, kind in zip(values[:4], kinds, strict=False))
-            rank_shown = f" with {ranks[0]} axes" if len(ranks) == 1 and ranks[0] != rank else ""
-            raise GdwsError(f"{path} {direction} {shown or 'nothing'}{rank_shown}: expected one tensor of {what} in float32")
+        if [kind for _, kind in found] != ["float32"] or ranks not in ([], [rank]):
+            shown = ", ".join(f"{name} of {kind}" for name, kind in found[:4]) or "nothing"
+            axes = f" with {ranks[0]} axes" if len(ranks) == 1 and ranks[0] != rank else ""
+            raise GdwsError(f"{path} {verb} {shown}{axes}: expected one tensor of {what} in float32")
 
 
-def _kind(onnx: Any, value: Any) -> str:
+def _shown(onnx: Any, value: Any) -> tuple[str, str]:
+    """Name and type of an input or output."""
     kind = value.type.tensor_type.elem_type
-    return "float32" if kind == onnx.TensorProto.FLOAT else onnx.TensorProto.DataType.Name(kind).lower()
+    names = {number: name.lower() for name, number in onnx.TensorProto.DataType.items()}
+    return repr(value.name[:40]), "float32" if kind == onnx.TensorProto.FLOAT else names.get(kind, f"type {kind}")
 
 
 def _check_outside(onnx: Any, proto: Any, path: Path) -> None:
@@ -112,6 +125,14 @@ def _check_outside(onnx: Any, proto: Any, path: Path) -> None:
             raise GdwsError(f"{path} keeps {tensor.name[:40]!r} in {place}: expected {wanted:,} bytes of it there")
     if outside:
         onnx.external_data_helper.load_external_data_for_model(proto, str(path.parent))
+
+
+def _names(graph: Any) -> Iterator[Any]:
+    """Of all that is named; protobuf gives bytes where they are no text."""
+    for node in graph.node:
+        yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
+        yield from (attribute.name for attribute in node.attribute)
+    yield from (value.name for value in (*graph.input, *graph.output, *graph.value_info, *graph.initializer))
 
 
 def _tensors(proto: Any) -> Iterator[Any]:

@@ -41,7 +41,7 @@ class OnnxRuntime:
             options.profile_file_prefix = str(Path(self._folder.name, "profile"))
         options.intra_op_num_threads = threads or torch.get_num_threads()
         options.inter_op_num_threads = 1
-        options.log_severity_level = 3
+        options.log_severity_level = 4  # errors are raised, with a sentence of ours
         # Its threads otherwise go on spinning after a pass, on the cores that the next engine of a benchmark needs.
         options.add_session_config_entry("session.force_spinning_stop", "1")
         try:

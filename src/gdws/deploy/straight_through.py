@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from gdws.core.reading.limits import check_bytes
-from gdws.deploy.onnx_file import check_onnx, parse_onnx, unreadable_file
+from gdws.deploy.onnx_file import check_onnx, operator_set, parse_onnx, unreadable_file
 from gdws.deploy.onnx_operators import NUMBERS, OPERATORS, dequantize, unread_attribute
 from gdws.deploy.packages import require
 from gdws.deploy.runtimes import wrong_shape
@@ -40,7 +40,7 @@ class StraightThrough(nn.Module):
         if unknown := sorted(named - OPERATORS.keys()):
             raise GdwsError(f"{path} has the operators {', '.join(unknown)}: expected those of gdws.deploy.onnx_operators")
         check_onnx(proto, self.path, "onnx")
-        version = max((each.version for each in proto.opset_import if each.domain in ("", "ai.onnx")), default=0)
+        version = operator_set(proto)
         if version < OLDEST:
             raise GdwsError(f"{path} is of operator set {version}: expected {OLDEST} or later (onnx.version_converter)")
         for node in graph.node:
@@ -69,7 +69,7 @@ class StraightThrough(nn.Module):
             try:
                 found = OPERATORS[kind]([values[given] if isinstance(given, str) else given for given in inputs], attributes)
                 values.update(zip(outputs, [found] if isinstance(found, Tensor) else found, strict=True))
-            except (ValueError, TypeError, LookupError, AttributeError) as error:
+            except (RuntimeError, ValueError, TypeError, LookupError, AttributeError) as error:
                 raise GdwsError(f"{self.path} cannot be run: {kind} fails ({first_line(error)})") from None
         return values[self._output]
 
