@@ -28,8 +28,6 @@ from gdws.cli.options import (
     Weights,
     cache_folder,
     check_json,
-    console,
-    errors,
     fraction,
     image_shape,
     load_network,
@@ -38,6 +36,7 @@ from gdws.cli.options import (
     write_json,
 )
 from gdws.cli.progress_bar import Bar
+from gdws.cli.terminal import console, errors
 from gdws.compression import storage
 from gdws.compression.compress import compress as compress_model
 from gdws.compression.fidelity import CheckImages
@@ -71,7 +70,7 @@ def demo_command(
         rows = demo.demo(images, seed)
     console.print(tables.demo(rows, images))
     told = demo.seen(rows, images)
-    console.print(told, markup=False, highlight=False, soft_wrap=True)
+    console.say(*told.splitlines())
     write_json(json_file, {"rows": [asdict(row) for row in rows], "images": images, "seed": seed, "seen": told, **machine()})
 
 
@@ -192,15 +191,15 @@ def compress(
     console.print(tables.plan(made))
     console.print(tables.left(made))
     if made.measured is not None:
-        console.print(tables.measured(made))
-    console.print(str(found), markup=False, highlight=False, soft_wrap=True)
+        console.say(*tables.measured(made))
+    console.say(*str(found).splitlines())
     for warning in found.warnings:
-        console.print(f"Warning: {warning}", style="bold red", markup=False, highlight=False, soft_wrap=True)
-    console.print(f"saved to {out}", markup=False, highlight=False, soft_wrap=True)
+        console.say(f"Warning: {warning}", style="bold red")
+    console.say(f"saved to {out}")
     saved = storage.read_record(out)
     if not saved["exported"]:
         reason = f"without model.onnx ({saved['not exported because']})"
-        console.print(f"{reason}: commands on it need {saved['base']}", markup=False, highlight=False, soft_wrap=True)
+        console.say(f"{reason}: commands on it need {saved['base']}")
     cost, agreed = found.fidelity, {}
     if cost is not None:
         agreed = {"clean": cost.agreement} | ({} if cost.attacked_agreement is None else {"attacked": cost.attacked_agreement})

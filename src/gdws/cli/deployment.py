@@ -25,8 +25,6 @@ from gdws.cli.options import (
     Size,
     Weights,
     check_json,
-    console,
-    errors,
     fraction,
     image_shape,
     load_network,
@@ -35,6 +33,7 @@ from gdws.cli.options import (
     write_json,
 )
 from gdws.cli.progress_bar import Bar
+from gdws.cli.terminal import console, errors
 from gdws.core.checks import unpack_batch
 from gdws.core.files import Kind, check_file, scratch_folder, write_atomically
 from gdws.core.progress import shown, track

@@ -23,8 +23,6 @@ from gdws.cli.options import (
     Seed,
     Weights,
     check_json,
-    console,
-    errors,
     fraction,
     load_network,
     machine,
@@ -32,6 +30,7 @@ from gdws.cli.options import (
     write_json,
 )
 from gdws.cli.progress_bar import Bar
+from gdws.cli.terminal import console, errors
 from gdws.core.distributed import join_processes, local_device
 from gdws.core.files import check_file
 from gdws.core.progress import shown
@@ -119,7 +118,7 @@ def evaluate_command(
     if found.transfers:
         console.print(tables.transfers(found))
     for flag in flags:
-        console.print(f"Warning: {flag}.", style="yellow", markup=False, highlight=False)
+        console.say(f"Warning: {flag}.", style="yellow")
     if attacks and not flags:
         console.print("No reason to doubt these numbers was found (docs/explanation/evaluation.md says what was looked for).")
     record = {"data": data_name, **found.record(), "doubts": [{**asdict(flag), "text": str(flag)} for flag in flags]}

@@ -11,10 +11,10 @@ from typing import Annotated, Any
 
 import torch
 import typer
-from rich.console import Console
 from torch import nn
 
 from gdws import data, models
+from gdws.cli.terminal import harmless
 from gdws.core.files import Kind, check_file, write_atomically
 from gdws.core.version import __version__
 from gdws.deploy.engines import PRECISIONS
@@ -24,8 +24,6 @@ from gdws.planning.plan import plan_of
 
 FORMAT = "gdws result 1"
 """The first word of what --json writes: such a file may be written over."""
-
-console, errors = Console(), Console(stderr=True)
 
 Model = Annotated[str, typer.Argument(help="demo, zoo:NAME, torchvision:NAME, timm:NAME, FILE.py:FACTORY or a folder")]
 Weights = Annotated[Path | None, typer.Option(help="safetensors, or a torch state dict, for the (first) model")]
@@ -56,7 +54,7 @@ def load_network(
     except BaseNeeded as needed:
         if needed.base is None or not can_ask():
             raise
-        if not typer.confirm(f"{name} was made from {needed.base}, which is code: run it?", err=True):
+        if not typer.confirm(harmless(f"{name} was made from {needed.base}, which is code: run it?"), err=True):
             raise
         base = needed.base
     return models.resolve(name, base=base, layers=layers)

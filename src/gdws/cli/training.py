@@ -20,8 +20,6 @@ from gdws.cli.options import (
     Seed,
     Weights,
     check_json,
-    console,
-    errors,
     fraction,
     load_network,
     machine,
@@ -29,6 +27,7 @@ from gdws.cli.options import (
     write_json,
 )
 from gdws.cli.progress_bar import Bar
+from gdws.cli.terminal import console, errors
 from gdws.compression import storage
 from gdws.core.distributed import join_processes, local_device
 from gdws.core.files import check_writable
@@ -144,7 +143,7 @@ def download(
     """Fetch a data set from its official address, check it, and resume what was interrupted."""
     with shown(Bar(errors)):
         fetch(name, folder)
-    console.print(f"ready to use: --data {name}:{folder}", markup=False, highlight=False, soft_wrap=True)
+    console.say(f"ready to use: --data {name}:{folder}")
 
 
 def _report(trained: Trained, plan: Recipe, where: Path, json_file: Path | None) -> None:
@@ -155,7 +154,7 @@ def _report(trained: Trained, plan: Recipe, where: Path, json_file: Path | None)
         f"{which} {best['epoch']}" if best["epoch"] else "Every epoch was worse than the network had been before, which is kept"
     )
     accuracies = f"natural {best['natural']:.2f} %, robust {best['robust']:.2f} % of the images held back"
-    console.print(f"{which}: {accuracies}. Written to {where}", markup=False, highlight=False, soft_wrap=True)
+    console.say(f"{which}: {accuracies}. Written to {where}")
     if trained.harmed and best["epoch"]:
         earlier = f"{before['natural']:.2f} % and {before['robust']:.2f} %"
         console.print(
