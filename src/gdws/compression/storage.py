@@ -6,7 +6,6 @@ would be unpickled); a network that cannot be exported is saved without it, and 
 
 from __future__ import annotations
 
-import copy
 import json
 import os
 import reprlib
@@ -18,7 +17,7 @@ import torch
 from safetensors.torch import save as serialize
 from torch import Tensor, nn
 
-from gdws.core.execution import evaluating, full_precision, placement
+from gdws.core.execution import evaluating, full_precision, own_copy, placement
 from gdws.core.files import NotWritten, new_folder
 from gdws.core.reading.limits import read_file
 from gdws.core.reading.schema import build, parse
@@ -113,7 +112,7 @@ def load(folder: str | os.PathLike[str], model: nn.Module | None = None) -> nn.M
         return _load_exported(Path(folder))
     model = unwrap(model)
     record, tensors = read_saved(folder, model)
-    loaded = copy.deepcopy(model).eval()
+    loaded = own_copy(model).eval()
     for name, structure in record["layers"].items():
         try:
             conv = loaded.get_submodule(name)
