@@ -172,11 +172,18 @@ def test_a_folder_that_may_not_be_read_is_not_passed_over():
         try:
             if user == 0:
                 os.seteuid(65534)
-            with pytest.raises(GdwsError, match=r"cannot read .*inner: Permission denied, expected folders of images"):
+            with pytest.raises(GdwsError, match=r"cannot read .*inner: Permission denied, expected demo, cifar10:DIR"):
                 data.load(f"imagefolder:{place}", "test")
         finally:
             os.seteuid(user)
             (place / "b" / "inner").chmod(0o755)
+
+
+@pytest.mark.parametrize("name", ["cifar10:", "svhn:", "imagefolder:", "npz:"])
+def test_names_that_no_file_can_have_are_told(name):
+    for path in ("a" * 5000, "a\0b"):
+        with pytest.raises(GdwsError):
+            data.load(name + path, "test")
 
 
 # .npz

@@ -7,6 +7,7 @@ What is taken is what networks are exported as: one graph from one input of imag
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -66,7 +67,7 @@ def operator_set(proto: Any) -> int:
 
 
 def existing_file(path: Path) -> Path:
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise GdwsError(f"there is no file {path}: expected an ONNX model")
     return path
 

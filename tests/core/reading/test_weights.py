@@ -120,7 +120,7 @@ def test_limits_that_are_no_numbers_are_refused(tmp_path, monkeypatch, value):
 
 def test_pipes_and_folders_are_no_files(tmp_path):
     os.mkfifo(tmp_path / "pipe.pt")
-    for path in (tmp_path / "pipe.pt", tmp_path):
+    for path in (tmp_path / "pipe.pt", tmp_path, tmp_path / ("a" * 5000)):
         with pytest.raises(GdwsError, match="there is no file"):
             read_weights(path)
 

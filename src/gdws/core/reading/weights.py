@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import zipfile
 from argparse import Namespace
@@ -61,7 +62,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     A torch file may be of the format before PyTorch 1.6, and may hold a training state (epochs, an optimizer, the arguments of
     the command) around the state dict, but no objects of anyone's own classes.
     """
-    if not path.is_file():
+    if not os.path.isfile(path):  # False also for names that no file can have
         raise GdwsError(f"there is no file {path}: expected weights (safetensors, or a torch state dict)")
     size = path.stat().st_size
     try:
