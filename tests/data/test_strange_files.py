@@ -299,6 +299,22 @@ def test_a_long_name_in_an_archive_is_bounded_too(tmp_path, monkeypatch):
         data.load(f"cifar10:{tmp_path}", "test")
 
 
+def test_an_archive_is_read_to_its_checksum(tmp_path):
+    """Bug: what came before the last file that was asked for could be damaged."""
+    batch = pickle.dumps({b"data": RANDOM.integers(0, 256, (50, 3072), np.uint8), b"labels": [1] * 50}, 2)
+    path = tmp_path / "cifar-10-python.tar.gz"
+    with tarfile.open(path, "w:gz", compresslevel=0) as archive:
+        info = tarfile.TarInfo("cifar-10-batches-py/test_batch")
+        info.size = len(batch)
+        archive.addfile(info, io.BytesIO(batch))
+    data.load(f"cifar10:{tmp_path}", "test")
+    content = bytearray(path.read_bytes())
+    content[50_000] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(GdwsError, match=r"tar.gz cannot be read \(CRC check failed"):
+        data.load(f"cifar10:{tmp_path}", "test")
+
+
 class Array:
     """A pickle of an array with a shape, without the bytes for it."""
 
