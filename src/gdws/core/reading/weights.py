@@ -89,13 +89,15 @@ def _check_storages(path: Path, size: int) -> None:
     """Refuse storages that take too much memory or were damaged: torch asks for memory first, and looks at no checksum."""
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:  # in which torch packs nothing, but reads what somebody else packed
-            check_bytes(path, sum(member.file_size for member in archive.infolist()), size)
+            unpacked = sum(member.file_size for member in archive.infolist())
+            check_bytes(path, unpacked, size)
             if damaged := archive.testzip():
                 raise GdwsError(f"{path} holds {damaged[:40]!r} with a wrong checksum: expected a file that is not damaged")
     else:
-        declared = declared_bytes(path)
-        if declared > size:
-            raise GdwsError(f"{path} declares {declared:,} bytes of tensors: expected at most its own {size:,}")
+        unpacked = size
+    declared = declared_bytes(path)
+    if declared > unpacked:
+        raise GdwsError(f"{path} declares {declared:,} bytes of tensors: expected at most its own {unpacked:,}")
 
 
 def _checked(tensors: dict[str, Tensor], path: Path, size: int) -> dict[str, Tensor]:
