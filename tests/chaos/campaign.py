@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from chaos import mutants
+from chaos import calls, commands, mutants
 from chaos.case import Family
 
-PARTS = ("mutants",)
+PARTS = ("inputs", "mutants")
 
 
 def families() -> list[Family]:
-    return [*mutants.families()]
+    return [*commands.families(), *calls.families(), *mutants.families()]

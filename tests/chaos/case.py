@@ -14,7 +14,8 @@ from pathlib import Path
 from random import Random
 
 from gdws import cli
-from gdws.cli import options
+from gdws.cli import compression, options
+from gdws.compression import report
 from gdws.errors import GdwsError
 
 GOOD = ("refused", "right")
@@ -45,6 +46,12 @@ class Case:
     @property
     def name(self) -> str:
         return f"{self.family}/{self.index}"
+
+
+    def tell(self, told: str) -> None:
+        """What it does, in words; kept where it is found after a hang or a crash too."""
+        self.told = told
+        (self.folder.parent / "told").write_text(told)
 
 
 @dataclass(frozen=True)
@@ -79,13 +86,14 @@ def judged(family: Family, case: Case) -> Outcome:
             warnings.simplefilter("ignore")
             family.attempt(case)
     except GdwsError as error:
-        exhausted = EXHAUSTED.search(str(error))
+        # What a file says of its sizes is to be checked before memory is asked for.
+        exhausted = family.name.startswith("mutants") and EXHAUSTED.search(str(error))
         return _outcome(case, "memory" if exhausted else "refused", error)
     except Wrong as error:
         return _outcome(case, "wrong", error)
     except MemoryError as error:
         return _outcome(case, "memory", error)
-    except (Exception, SystemExit, KeyboardInterrupt, RecursionError) as error:
+    except BaseException as error:
         return _outcome(case, "memory" if EXHAUSTED.search(str(error)) else "traceback", error)
     return Outcome(case.name, "right", case.key, case.told)
 
@@ -108,7 +116,7 @@ def command(*words: object) -> str:
     out, err = io.StringIO(), io.StringIO()
     before, width = sys.argv, options.console.width
     sys.argv = ["gdws", *map(str, words)]
-    options.console.width = 200
+    options.console.width, report.ENGINE, report.REPEATS, compression.HELD = 200, "eager", 1, 4
     status: object = 0
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
@@ -133,7 +141,7 @@ def check_streams(out: str, err: str, status: object) -> None:
         return
     lines = [line for line in err.splitlines() if line.strip()]
     own = [line for line in lines if line.startswith("gdws: ")]
-    if status != 2 or not lines or not (len(own) == len(lines) or lines[0].startswith("Usage: ")):
+    if status != 2 or not lines or not (len(own) == len(lines) or lines[0].startswith(("Usage: ", "╭─ Error"))):
         raise Wrong(f"ended with status {status} and said {err[-400:]!r}: expected 2 and one sentence")
     raise Refused(lines[-1])
 

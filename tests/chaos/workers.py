@@ -140,7 +140,8 @@ def _received(worker: _Worker) -> tuple[Outcome, bool]:
         answer: tuple[Outcome, bool] = worker.pipe.recv()
     except (EOFError, OSError):
         worker.process.join()
-        return Outcome(f"{family.name}/{index}", "crash", "", f"exit code {worker.process.exitcode}", _trace(worker)), True
+        told = f"{_told(worker)} -> exit code {worker.process.exitcode}"
+        return Outcome(f"{family.name}/{index}", "crash", "", told, _trace(worker)), True
     return answer
 
 
@@ -152,7 +153,12 @@ def _hung(worker: _Worker) -> Outcome:
     time.sleep(0.3)
     worker.process.kill()
     worker.process.join()
-    return Outcome(f"{family.name}/{index}", "hang", "", f"longer than {family.seconds:g} s", _trace(worker))
+    return Outcome(f"{family.name}/{index}", "hang", "", f"{_told(worker)} -> longer than {family.seconds:g} s", _trace(worker))
+
+
+def _told(worker: _Worker) -> str:
+    file = worker.folder / "told"
+    return file.read_text() if file.exists() else ""
 
 
 def _trace(worker: _Worker) -> str:
@@ -182,6 +188,7 @@ def _serve(pipe: Connection, families: Sequence[Family], seed: int, folder: Path
             return
         family = families[position]
         shutil.rmtree(own, ignore_errors=True)
+        (folder / "told").unlink(missing_ok=True)
         own.mkdir()
         os.chdir(own)
         _forget_peak()
