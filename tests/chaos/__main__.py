@@ -14,10 +14,11 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import torch
+from torch.onnx._internal.exporter._registration import ONNXRegistry
+
 from chaos import material, workers
 from chaos.campaign import PARTS, families
 from chaos.case import GOOD, Family, Outcome
-from torch.onnx._internal.exporter._registration import ONNXRegistry
 
 
 def main() -> int:

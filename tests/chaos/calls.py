@@ -1,6 +1,6 @@
 """Bad arguments of the public functions: what they are given, times where it goes.
 
-A value that is no number, tensor or network at all may also be refused by Python's TypeError.
+A value of a type that has no place there, such as None for a network, may also be refused by whatever Python or PyTorch raises.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from chaos import commands, material, tiny
-from chaos.case import Case, Family, Wrong
 from torch import Tensor, nn
 
 import gdws
+from chaos import commands, material, tiny
+from chaos.case import Case, Family, Wrong
 from gdws import attacks, data
 from gdws.attacks import PGD
 from gdws.errors import GdwsError
@@ -58,7 +58,7 @@ def _with(value: float) -> Tensor:
 
 FOREIGN = _values(foreign=True, none=lambda: None, text=lambda: "images", number=lambda: 3, mapping=lambda: {"images": _images()}, thing=object, path=lambda: Path("x"), array=lambda: np.zeros((8, 3, 8, 8), np.float32))  # fmt: skip
 IMAGES = [
-    *_values(nan=lambda: _with(NAN), infinite=lambda: _with(INF), negative=lambda: _with(-1e-3), above=lambda: _with(1.001), bytes=lambda: (_images() * 255).to(torch.uint8), pixels=lambda: _images() * 255, integers=lambda: torch.zeros(8, 3, 8, 8, dtype=torch.int64), bools=lambda: torch.ones(8, 3, 8, 8, dtype=torch.bool), complex=lambda: _images().to(torch.complex64), three=lambda: _images()[0], five=lambda: _images()[None], none_at_all=lambda: _images()[:0], no_rows=lambda: torch.zeros(8, 3, 0, 8), no_channels=lambda: torch.zeros(8, 0, 8, 8), gray=lambda: _images()[:, :1], last=lambda: _images().permute(0, 2, 3, 1), meta=lambda: _images().to("meta"), scalar=lambda: torch.tensor(0.5), flat=lambda: torch.zeros(8), huge=lambda: torch.zeros(1, 1, 1, 1).expand(10**9, 3, 8, 8), tall=lambda: torch.zeros(1, 1, 1, 1).expand(1, 3, 10**6, 10**6), quantized=lambda: torch.quantize_per_tensor(_images(), 0.01, 0, torch.quint8), float8=lambda: _images().to(torch.float8_e4m3fn), sparse=lambda: _images().to_sparse(), undefined=lambda: torch.empty(0)),
+    *_values(nan=lambda: _with(NAN), infinite=lambda: _with(INF), negative=lambda: _with(-1e-3), above=lambda: _with(1.001), bytes=lambda: (_images() * 255).to(torch.uint8), pixels=lambda: _images() * 255, integers=lambda: torch.zeros(8, 3, 8, 8, dtype=torch.int64), bools=lambda: torch.ones(8, 3, 8, 8, dtype=torch.bool), complex=lambda: _images().to(torch.complex64), three=lambda: _images()[0], five=lambda: _images()[None], none_at_all=lambda: _images()[:0], no_rows=lambda: torch.zeros(8, 3, 0, 8), no_channels=lambda: torch.zeros(8, 0, 8, 8), gray=lambda: _images()[:, :1], last=lambda: _images().permute(0, 2, 3, 1), meta=lambda: _images().to("meta"), scalar=lambda: torch.tensor(0.5), flat=lambda: torch.zeros(8), quantized=lambda: torch.quantize_per_tensor(_images(), 0.01, 0, torch.quint8), float8=lambda: _images().to(torch.float8_e4m3fn), sparse=lambda: _images().to_sparse(), undefined=lambda: torch.empty(0)),
     *_values(good=True, double=lambda: _images().double(), half=lambda: _images().half(), brain=lambda: _images().bfloat16(), gradients=lambda: _images().requires_grad_(), strided=lambda: _images().permute(0, 1, 3, 2), last_in_memory=lambda: _images().to(memory_format=torch.channels_last), repeated=lambda: _images()[:1].expand(8, 3, 8, 8), black=lambda: torch.zeros(8, 3, 8, 8), white=lambda: torch.ones(8, 3, 8, 8), denormal=lambda: torch.full((8, 3, 8, 8), 1e-40), one=lambda: _images()[:1], parameter=lambda: nn.Parameter(_images())),
     *FOREIGN,
 ]  # fmt: skip
@@ -69,13 +69,23 @@ LABELS = [
 ]  # fmt: skip
 CODE = {name: must for name, (_, must) in commands.CODE.items() if name not in ("raises", "raises red", "exits", "exits inside", "interrupts", "recursion", "syntax", "null byte", "encoding", "latin1", "missing", "not callable", "needs arguments", "prints", "warns", "class")}  # fmt: skip
 MODELS = [Value(name, lambda name=name: _coded(name), good=not must, foreign=name in ("none", "function", "state dict", "generator", "asynchronous")) for name, must in CODE.items()] + _values(foreign=True, text=lambda: "demo", kind=lambda: nn.Sequential, number=lambda: 1)  # fmt: skip
-NUMBERS = [
-    *_values(nan=lambda: NAN, infinite=lambda: INF, minus_infinite=lambda: -INF, zero=lambda: 0, minus=lambda: -1, minus_little=lambda: -1e-9, much=lambda: 1e300, more=lambda: 10**400, little=lambda: 1e-320, half=lambda: 0.5, one=lambda: 1, two=lambda: 2, seven=lambda: 7, hundred=lambda: 100, big=lambda: 2**63),
-    *_values(true=lambda: True, array=lambda: np.float64(0.5), integer=lambda: np.int64(-3), nan_array=lambda: np.float32("nan"), tensor=lambda: torch.tensor(0.5), decimal=lambda: Decimal("0.5")),
-    *_values(foreign=True, text=lambda: "0.5", none=lambda: None, listed=lambda: [0.5], complex=lambda: 1j, nothing=dict, tensors=lambda: torch.tensor([0.5, 0.6])),
-]  # fmt: skip
-NAMES = [*_values(empty=lambda: "", unknown=lambda: "x", red=lambda: "\x1b[31m", upper=lambda: "GDWS", listed=lambda: ["x"], mixed=lambda: ["gdws", "x"]), *_values(foreign=True, none=lambda: None, number=lambda: 3, truth=lambda: True)]  # fmt: skip
+_WHOLE = _values(zero=lambda: 0, minus=lambda: -1, more=lambda: 10**400, one=lambda: 1, two=lambda: 2, seven=lambda: 7, hundred=lambda: 100, big=lambda: 2**63)  # fmt: skip
+_FLOATS = {
+    "nan": NAN,
+    "infinite": INF,
+    "minus_infinite": -INF,
+    "minus_little": -1e-9,
+    "much": 1e300,
+    "little": 1e-320,
+    "half": 0.5,
+}
+_STRANGE = _values(foreign=True, true=lambda: True, array=lambda: np.float64(0.5), integer=lambda: np.int64(-3), nan_array=lambda: np.float32("nan"), tensor=lambda: torch.tensor(0.5), decimal=lambda: Decimal("0.5"), text=lambda: "0.5", none=lambda: None, listed=lambda: [0.5], complex=lambda: 1j, nothing=dict, tensors=lambda: torch.tensor([0.5, 0.6]))  # fmt: skip
+NUMBERS = [*_WHOLE, *(Value(name, lambda value=value: value) for name, value in _FLOATS.items()), *_STRANGE]
+WHOLE = [*_WHOLE, *(Value(name, lambda value=value: value, foreign=True) for name, value in _FLOATS.items()), *_STRANGE]
+"""Where whole numbers are wanted."""
+NAMES = [*_values(empty=lambda: "", unknown=lambda: "x", red=lambda: "\x1b[31m", upper=lambda: "GDWS"), *_values(foreign=True, listed=lambda: ["x"], mixed=lambda: ["gdws", "x"], none=lambda: None, number=lambda: 3, truth=lambda: True)]  # fmt: skip
 PATHS = [*_values(missing=lambda: "missing", folder=lambda: "folder", empty=lambda: "empty", noise=lambda: "noise.pt", device=lambda: "/dev/null", full=lambda: "/dev/full", dangling=lambda: "dangling", loop=lambda: "loop", fifo=lambda: "fifo", long=lambda: "n" * 300, inside=lambda: "text/x", nothing=lambda: "", null=lambda: "a\0b"), *_values(foreign=True, none=lambda: None, number=lambda: 3.5)]  # fmt: skip
+FOREIGN_NUMBERS = [dataclasses.replace(value, foreign=True) for value in NUMBERS]
 
 
 def _coded(name: str) -> Any:
@@ -101,6 +111,7 @@ PLAN_FIELDS = ("name", "structure", "shape", "groups", "positions", "ranks", "lo
 EDITS = [
     *_values(none=lambda: None, minus=lambda: -1, text=lambda: "x", number=lambda: 3, nan=lambda: NAN, big=lambda: 2**70, nothing=lambda: (), list_of_text=lambda: ("x",), negative_list=lambda: (-1,) * 8, long_list=lambda: (1,) * 9, huge_list=lambda: (10**9,) * 8, shape=lambda: (1, 2, 3, 4), floats=lambda: (1.5,) * 8, stem=lambda: "0", norm=lambda: "1", dots=lambda: "0..1"),
 ]  # fmt: skip
+FOREIGN_EDITS = [dataclasses.replace(value, foreign=True) for value in EDITS]
 
 
 def _calls() -> Iterator[Call]:
@@ -168,14 +179,19 @@ def _calls() -> Iterator[Call]:
         yield f"{kind.__name__}", kind, NUMBERS
     for kind in (PGD, attacks.MSD, attacks.AutoAttack, attacks.FGSM, attacks.BIM, attacks.DeepFool, gdws.Target, gdws.Recipe):
         for field in dataclasses.fields(kind):
-            values = NAMES if isinstance(field.default, str) else NUMBERS
+            if isinstance(field.default, bool):
+                continue
+            wanted = type(field.default)
+            values = {str: NAMES, int: WHOLE, float: NUMBERS}.get(wanted, FOREIGN_NUMBERS)
             yield f"{kind.__name__} {field.name}", lambda v, kind=kind, field=field: kind(**{field.name: v}), values
     for method in (gdws.Calibrated, gdws.Paper, gdws.Uniform):
         for field in dataclasses.fields(method):
+            if isinstance(field.default, bool):
+                continue
             make: Callable[[Any], object] = lambda v, method=method, field=field: gdws.plan(  # noqa: E731
                 _net(), [_images()], gdws.Macs(0.5), method(**{"attack": None, field.name: v})
             )
-            yield f"{method.__name__} {field.name}", make, [*NAMES, *EDITS]
+            yield f"{method.__name__} {field.name}", make, [*NAMES[:4], *FOREIGN_EDITS]
     for field in PLAN_FIELDS:
         yield f"plan {field}", lambda v, field=field: _edited(field, v), EDITS
         yield f"calibrated plan {field}", lambda v, field=field: _edited_calibrated(field, v), EDITS
@@ -198,27 +214,25 @@ def _smaller() -> Iterator[Call]:
     yield "lego weight", lambda v: gdws.lego(v, None, 0.1), weights
     yield "mego alpha", lambda v: gdws.mego(weight, v, 3), alphas
     yield "lego alpha", lambda v: gdws.lego(weight, v, 0.1), alphas
-    yield "mego kernels", lambda v: gdws.mego(weight, None, v), NUMBERS
+    yield "mego kernels", lambda v: gdws.mego(weight, None, v), WHOLE
     yield "lego beta", lambda v: gdws.lego(weight, None, v), NUMBERS
-    yield "mego groups", lambda v: gdws.mego(weight, None, 3, v), NUMBERS
-    yield "lego groups", lambda v: gdws.lego(weight, None, 0.1, v), NUMBERS
+    yield "mego groups", lambda v: gdws.mego(weight, None, 3, v), WHOLE
+    yield "lego groups", lambda v: gdws.lego(weight, None, 0.1, v), WHOLE
     pictures = material.pictures(8)
-    yield "take", lambda v: pictures.take(v), NUMBERS
-    yield "take batch", lambda v: pictures.take(4, v), NUMBERS
-    yield "split", lambda v: pictures.split(v), NUMBERS
-    yield "split seed", lambda v: pictures.split(3, v), NUMBERS
+    yield "take", lambda v: pictures.take(v), WHOLE
+    yield "take batch", lambda v: pictures.take(4, v), WHOLE
+    yield "split", lambda v: pictures.split(v), WHOLE
+    yield "split seed", lambda v: pictures.split(3, v), WHOLE
     yield "dataset images", lambda v: data.Dataset("own", v, _labels()), [each for each in IMAGES if each.name != "bytes"]
     yield "dataset labels", lambda v: data.Dataset("own", (_images() * 255).to(torch.uint8), v), LABELS
-    for name in ("seed", "threads", "repeats", "warmup", "batch", "steps"):
-        pass
-    yield "plan seed", lambda v: gdws.plan(_net(), [_images()], gdws.Macs(0.5), gdws.Paper(attack=ATTACK), seed=v), NUMBERS
-    yield "calibrate seed", lambda v: gdws.calibrate(_net(), [_images()], material.METHOD, seed=v), NUMBERS
-    yield "evaluate seed", lambda v: gdws.evaluate(_net(), _batches(), ATTACK, v), NUMBERS
-    yield "compile threads", lambda v: gdws.compile(material.ROOT / "fast/model.onnx", "onnxruntime", example=_images(), threads=v), NUMBERS  # fmt: skip
+    yield "plan seed", lambda v: gdws.plan(_net(), [_images()], gdws.Macs(0.5), gdws.Paper(attack=ATTACK), seed=v), WHOLE
+    yield "calibrate seed", lambda v: gdws.calibrate(_net(), [_images()], material.METHOD, seed=v), WHOLE
+    yield "evaluate seed", lambda v: gdws.evaluate(_net(), _batches(), ATTACK, v), WHOLE
+    yield "compile threads", lambda v: gdws.compile(material.ROOT / "fast/model.onnx", "onnxruntime", example=_images(), threads=v), WHOLE  # fmt: skip
     yield "compile engine", lambda v: gdws.compile(_net(), v, example=_images()), NAMES
     yield "compile precision", lambda v: gdws.compile(_net(), "onnxruntime", example=_images(), precision=v), NAMES
-    yield "bench repeats", lambda v: gdws.bench({"a": _net()}, _images(), 0, v), [v for v in NUMBERS if v.name not in ("big", "more")]  # fmt: skip
-    yield "bench warmup", lambda v: gdws.bench({"a": _net()}, _images(), v, 1), [v for v in NUMBERS if v.name not in ("big", "more")]  # fmt: skip
+    yield "bench repeats", lambda v: gdws.bench({"a": _net()}, _images(), 0, v), [v for v in WHOLE if v.name not in ("big", "more", "much")]  # fmt: skip
+    yield "bench warmup", lambda v: gdws.bench({"a": _net()}, _images(), v, 1), [v for v in WHOLE if v.name not in ("big", "more", "much")]  # fmt: skip
     yield "verify tolerance", lambda v: gdws.verify(material.ROOT / "fast/model.onnx", gdws.load(material.ROOT / "fast", _net()), _images(), tolerance=v), NUMBERS  # fmt: skip
     yield "load data", lambda v: data.load(v, "test"), NAMES
     yield "load split", lambda v: data.load("demo", v), NAMES
@@ -260,33 +274,40 @@ def _compared() -> Any:
 
 def _edited(field: str, value: Any) -> nn.Module:
     plan = _plan()
-    layers = tuple(dataclasses.replace(layer, **{field: value}) if layer.structure != "dense" else layer for layer in plan.layers)
+    layers = tuple(
+        dataclasses.replace(layer, **{field: value}) if layer.structure != "dense" else layer for layer in plan.layers
+    )
     return gdws.apply(_net(), dataclasses.replace(plan, layers=layers))
 
 
 def _edited_calibrated(field: str, value: Any) -> nn.Module:
     plan = gdws.Plan.from_json(material.whole("plan-calibrated.json").decode())
-    layers = tuple(dataclasses.replace(layer, **{field: value}) if layer.structure != "dense" else layer for layer in plan.layers)
+    layers = tuple(
+        dataclasses.replace(layer, **{field: value}) if layer.structure != "dense" else layer for layer in plan.layers
+    )
     return gdws.apply(_net(), dataclasses.replace(plan, layers=layers), material.statistics())
-
-
-LOOSE = {("Macs", "one"), ("Params", "one"), ("Latency", "one"), ("Speedup", "one")}
 
 
 def _fits(call: str, value: Value) -> bool:
     """Whether a value may be taken after all: numbers are bad for some arguments alone."""
-    if value.good:
+    if value.good or (value.foreign and value.name not in ("nan", "minus_infinite", "nan_array")):
         return True
     kind = call.split()[0]
-    if value in NUMBERS:
+    if value in NUMBERS or value in WHOLE or value in FOREIGN_NUMBERS:
         if value.name in ("nan", "minus_infinite", "nan_array"):
-            return call == "verify tolerance" and value.name == "none"
+            return False
         return kind not in MUST_REFUSE or value.name not in MUST_REFUSE[kind]
-    if value in EDITS:
+    if value in EDITS or value in FOREIGN_EDITS:
         return True  # what is made of an edited plan is checked by what comes of it
-    if call in ("network_cost of images", "to_onnx of images", "Plan.from_json") or kind in ("save", "export", "quantize", "train", "evaluate"):
-        return value in PATHS or value.name in ("huge", "tall")
-    return value.name in ("upper",)
+    if call in ("network_cost of images", "to_onnx of images", "Plan.from_json") or kind in (
+        "save",
+        "export",
+        "quantize",
+        "train",
+        "evaluate",
+    ):
+        return value in PATHS
+    return value.name == "upper"
 
 
 MUST_REFUSE = {
@@ -326,13 +347,15 @@ def _attempt(case: Case) -> None:
     commands.furnish(case.folder)
     try:
         found = given.work(given.value.make())
-    except TypeError as error:
-        if given.value.foreign and not isinstance(error, GdwsError):
+    except (MemoryError, GdwsError):
+        raise
+    except Exception as error:
+        if given.value.foreign:
             raise GdwsError(f"by Python: {error}") from None
         raise
     finally:
         torch.set_num_threads(1)
-    if not (_fits(given.call, given.value) or given.value.foreign):
+    if not _fits(given.call, given.value):
         raise Wrong(f"this was accepted and gave {str(found)[:100]!r}")
     _check_finite(found)
 

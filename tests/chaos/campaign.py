@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from chaos import calls, commands, mutants
+from chaos import calls, commands, contention, disk, kills, mutants
 from chaos.case import Family
 
-PARTS = ("inputs", "mutants")
+PARTS = ("inputs", "mutants", "kills", "contention", "disk")
 
 
 def families() -> list[Family]:
-    return [*commands.families(), *calls.families(), *mutants.families()]
+    return [
+        *commands.families(),
+        *calls.families(),
+        *mutants.families(),
+        *kills.families(),
+        *contention.families(),
+        *disk.families(),
+    ]

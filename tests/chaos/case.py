@@ -47,7 +47,6 @@ class Case:
     def name(self) -> str:
         return f"{self.family}/{self.index}"
 
-
     def tell(self, told: str) -> None:
         """What it does, in words; kept where it is found after a hang or a crash too."""
         self.told = told

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+
 from chaos import material
 from chaos.case import Case, Family, Wrong, command, words
-
 from gdws.errors import GdwsError
 
 RED, MARKUP, LONG = "\x1b[31mred", "[bold red]b[/] [link=x]", "n" * 300
@@ -183,7 +183,27 @@ def together() -> Iterator[Line]:
 
 def no_data() -> Iterator[Line]:
     """Every kind of data from every place that holds none, in every command that reads some."""
-    places = ("text", "folder", "empty", "noise.safetensors", "/dev/null", "/dev/full", "dangling", "loop", "fifo", "socket", "", "classes", "looped", "text/x", "stored.npz", "images.npy", "nested", RED, LONG)
+    places = (
+        "text",
+        "folder",
+        "empty",
+        "noise.safetensors",
+        "/dev/null",
+        "/dev/full",
+        "dangling",
+        "loop",
+        "fifo",
+        "socket",
+        "",
+        "classes",
+        "looped",
+        "text/x",
+        "stored.npz",
+        "images.npy",
+        "nested",
+        RED,
+        LONG,
+    )
     commands = (
         ["evaluate", "NET", "--attack", "none", "--n", "4"],
         ["compress", "NET", "--out", "out", "--method", "uniform", "--images", "4"],
@@ -193,7 +213,10 @@ def no_data() -> Iterator[Line]:
     for arguments in commands:
         for kind in ("npz", "cifar10", "svhn", "imagefolder"):
             for place in places:
-                yield Line((*arguments, "--data", f"{kind}:{place}"), (kind, place) not in (("npz", "stored.npz"), ("imagefolder", "looped")))
+                yield Line(
+                    (*arguments, "--data", f"{kind}:{place}"),
+                    (kind, place) not in (("npz", "stored.npz"), ("imagefolder", "looped")),
+                )
 
 
 CODE: dict[str, tuple[str, bool]] = {
