@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from chaos import calls, commands, contention, disk, kills, mutants
+from chaos import calls, commands, contention, disk, kills, mutants, numeric
 from chaos.case import Family
 
-PARTS = ("inputs", "mutants", "kills", "contention", "disk")
+PARTS = ("inputs", "mutants", "kills", "numeric", "contention", "disk")
 
 
 def families() -> list[Family]:
-    return [
-        *commands.families(),
-        *calls.families(),
-        *mutants.families(),
-        *kills.families(),
-        *contention.families(),
-        *disk.families(),
-    ]
+    """Those that take long come last, so that the workers end together."""
+    parts = (numeric, mutants, calls, commands, disk, contention, kills)
+    return [family for part in parts for family in part.families()]
