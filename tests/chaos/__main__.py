@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import functools
 import json
+import os
 import re
 import sys
 import tempfile
@@ -12,6 +13,7 @@ import time
 from collections import Counter, defaultdict
 from multiprocessing import get_context
 from pathlib import Path
+from typing import TextIO
 
 import torch
 from torch.onnx._internal.exporter._registration import ONNXRegistry
@@ -19,6 +21,7 @@ from torch.onnx._internal.exporter._registration import ONNXRegistry
 from chaos import material, workers
 from chaos.campaign import PARTS, families
 from chaos.case import GOOD, Family, Outcome
+from chaos.confine import confine
 
 
 def main() -> int:
@@ -34,12 +37,26 @@ def main() -> int:
     # Its five hundred operators are else read for every export, which is half of an export's time.
     ONNXRegistry.from_torchlib = staticmethod(functools.cache(ONNXRegistry.from_torchlib))
     chosen.failures.parent.mkdir(parents=True, exist_ok=True)
-    failures = chosen.failures.resolve()
-    with tempfile.TemporaryDirectory(prefix="chaos-") as folder:
-        return run(chosen, Path(folder).resolve(), failures)
+    written = Path(os.devnull) if chosen.case else chosen.failures
+    with tempfile.TemporaryDirectory(prefix="chaos-") as folder, written.open("w") as failures:
+        # In a child: this process keeps its rights, to take the folder away.
+        confined = get_context("fork").Process(target=_run, args=(chosen, Path(folder).resolve(), failures))
+        confined.start()
+        try:
+            confined.join()
+        except KeyboardInterrupt:
+            confined.join()
+        return int(confined.exitcode or 0)
 
 
-def run(chosen: argparse.Namespace, folder: Path, failures: Path) -> int:
+def _run(chosen: argparse.Namespace, folder: Path, failures: TextIO) -> None:
+    confine(folder)
+    os.environ |= {"HOME": str(folder), "TMPDIR": str(folder)}
+    tempfile.tempdir = str(folder)
+    sys.exit(run(chosen, folder, failures))
+
+
+def run(chosen: argparse.Namespace, folder: Path, failures: TextIO) -> int:
     prepare(folder)
     if chosen.case:
         name, _, index = chosen.case.rpartition("/")
@@ -50,16 +67,14 @@ def run(chosen: argparse.Namespace, folder: Path, failures: Path) -> int:
     wanted = [family for family in families() if not chosen.parts or selected(family, chosen.parts)]
     counts = {family.name: max(family.least, round(chosen.share * family.count)) for family in wanted}
     tally, begun = Tally(), time.monotonic()
-    with failures.open("w") as file:
-        for outcome in workers.run_all(
-            [(family, counts[family.name]) for family in wanted], chosen.seed, folder, chosen.processes
-        ):
-            tally.add(outcome)
-            if outcome.kind not in GOOD:
-                file.write(json.dumps(vars(outcome)) + "\n")
-                file.flush()
-            if tally.total % 500 == 0:
-                print(f"... {tally.line()} after {time.monotonic() - begun:.0f} s", file=sys.stderr, flush=True)
+    supplies = [(family, counts[family.name]) for family in wanted]
+    for outcome in workers.run_all(supplies, chosen.seed, folder, chosen.processes):
+        tally.add(outcome)
+        if outcome.kind not in GOOD:
+            failures.write(json.dumps(vars(outcome)) + "\n")
+            failures.flush()
+        if tally.total % 500 == 0:
+            print(f"... {tally.line()} after {time.monotonic() - begun:.0f} s", file=sys.stderr, flush=True)
     for line in tally.groups():
         print(line)
     print(f"chaos, seed {chosen.seed}: {tally.line()} in {(time.monotonic() - begun) / 60:.1f} min")

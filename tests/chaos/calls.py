@@ -84,7 +84,7 @@ NUMBERS = [*_WHOLE, *(Value(name, lambda value=value: value) for name, value in 
 WHOLE = [*_WHOLE, *(Value(name, lambda value=value: value, foreign=True) for name, value in _FLOATS.items()), *_STRANGE]
 """Where whole numbers are wanted."""
 NAMES = [*_values(empty=lambda: "", unknown=lambda: "x", red=lambda: "\x1b[31m", upper=lambda: "GDWS"), *_values(foreign=True, listed=lambda: ["x"], mixed=lambda: ["gdws", "x"], none=lambda: None, number=lambda: 3, truth=lambda: True)]  # fmt: skip
-PATHS = [*_values(missing=lambda: "missing", folder=lambda: "folder", empty=lambda: "empty", noise=lambda: "noise.pt", device=lambda: "/dev/null", full=lambda: "/dev/full", dangling=lambda: "dangling", loop=lambda: "loop", fifo=lambda: "fifo", long=lambda: "n" * 300, inside=lambda: "text/x", nothing=lambda: "", null=lambda: "a\0b"), *_values(foreign=True, none=lambda: None, number=lambda: 3.5)]  # fmt: skip
+PATHS = [*_values(missing=lambda: "missing", folder=lambda: "folder", empty=lambda: "empty", noise=lambda: "noise.pt", device=lambda: "null", full=lambda: "full", dangling=lambda: "dangling", loop=lambda: "loop", fifo=lambda: "fifo", long=lambda: "n" * 300, inside=lambda: "text/x", nothing=lambda: "", null_byte=lambda: "a\0b"), *_values(foreign=True, none=lambda: None, number=lambda: 3.5)]  # fmt: skip
 FOREIGN_NUMBERS = [dataclasses.replace(value, foreign=True) for value in NUMBERS]
 
 

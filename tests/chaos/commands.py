@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import socket
+import stat
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,12 +31,13 @@ MUST: dict[str, Sequence[str]] = {
     "rate": ("0", "-1", "inf", "-inf", *BAD_NUMBERS),
     "radius": ("-1", "2", "inf", "-inf", "1/0", "1/inf", "/255", "8//255", "8/255/3", "8/-255", "nan/nan", *BAD_NUMBERS),
     "name": NAMES,
-    "device": (*NAMES, "meta", "cuda", "cuda:99", "cpu:7", "mps", "xla", "cpu,cuda", "-1"),
+    "device": (*NAMES, "meta", "cuda", "cuda:99", "mps", "xla", "cpu,cuda", "-1"),
     "data": ("", "x", "demo:x", "npz:", "npz", "cifar10:", "svhn:", "imagefolder:", "mnist:x", RED, f"npz:{RED}", f"imagefolder:{MARKUP}", f"npz:{LONG}", "npz:missing.npz", "imagefolder:missing", "cifar10:missing", "svhn:missing"),
-    "model": ("", "x", "zoo:", "zoo:nope", f"zoo:{RED}", "torchvision:nope", "timm:nope", "zoo:resnet18:x", "missing.py:net", "missing.py:", ":net", ".py:net", f"{RED}.py:net", f"missing.py:{MARKUP}", LONG, "missing", "../missing", "/", "/dev/null", "model.onnx.bak"),
-    "read": ("missing", "", "folder", "empty", "noise.pt", "noise.safetensors", "/dev/null", "dangling", "loop", "fifo", LONG, RED, "text/x", "/dev/full"),
-    "write": ("nowhere/x.json", "folder", "", "text/x", f"{LONG}.json", "loop", "/dev/full", "/dev/null", "/proc/nowhere/x", "socket"),
-    "folder": ("text", "text/x", "", LONG, "loop", "/proc/nowhere", "/dev/null", "/", "."),
+    "model": ("", "x", "zoo:", "zoo:nope", f"zoo:{RED}", "torchvision:nope", "timm:nope", "zoo:resnet18:x", "missing.py:net", "missing.py:", ":net", ".py:net", f"{RED}.py:net", f"missing.py:{MARKUP}", LONG, "missing", "../missing", "/", "null", "model.onnx.bak"),
+    "read": ("missing", "", "folder", "empty", "noise.pt", "noise.safetensors", "null", "dangling", "loop", "fifo", LONG, RED, "text/x", "full"),
+    "write": ("nowhere/x.json", "folder", "", "text/x", f"{LONG}.json", "loop", "full", "null", "/proc/nowhere/x", "socket"),
+    "folder": ("text", "text/x", "", LONG, "loop", "/proc/nowhere", "null", "."),
+    "run": ("text", "text/x", LONG, "loop", "/proc/nowhere", "null"),
     "flag": ("=1", "=x"),
 }  # fmt: skip
 """What has to be refused."""
@@ -48,16 +50,19 @@ MAY: dict[str, Sequence[str]] = {
     "radius": ("0", "1", "1e-300", "0.5/2", "-1/-255"),
     "write": (f"{RED}.json", f"{MARKUP}.json", "new\nline.json"),
     "folder": (f"{RED}", MARKUP, "new\nline", "deep/er/out"),
+    "run": ("", ".", f"{RED}", MARKUP, "new\nline", "deep/er/out"),
     "read": (),
 }
 """What may be refused or done."""
 
 BASES: dict[str, tuple[list[str], dict[str, str]]] = {
-    "demo": (["demo"], {"images": "count", "seed": "seed", "json": "write"}),
-    "inspect": (["inspect", "NET", "--size", "8"], {"weights": "read", "base": "base", "size": "count", "json": "write", "0": "model"}),
+    "demo": (["demo"], {"images": "least", "seed": "whole", "json": "result"}),
+    "inspect": (["inspect", "NET", "--size", "8"], {"weights": "read", "size": "size", "json": "write", "0": "model"}),
+    "folder": (["inspect", "FAST"], {"base": "base"}),
+    "calibrated": (["compress", "NET", "--out", "out", "--data", "DATA", "--images", "4", "--eps", "0"], {"structures": "name", "cache": "cache"}),
     "compress": (
         ["compress", "NET", "--out", "out", "--data", "DATA", "--method", "uniform", "--images", "4"],
-        {"out": "folder", "weights": "read", "data": "data", "check": "data", "macs": "fraction", "params": "fraction", "speedup": "factor", "latency": "fraction", "beta": "bound", "drop": "points", "method": "name", "structures": "structures", "images": "count", "eps": "radius", "exclude": "name", "engine": "name", "precision": "name", "threads": "count", "batch": "size", "seed": "seed", "device": "device", "cache": "cache", "json": "write", "0": "model", "force": "flag", "no-cache": "flag"},
+        {"out": "folder", "weights": "read", "data": "data", "check": "data", "macs": "fraction", "params": "fraction", "speedup": "factor", "latency": "fraction", "beta": "bound", "drop": "points", "method": "name", "images": "count", "eps": "radius", "exclude": "name", "engine": "name", "precision": "name", "threads": "count", "batch": "size", "seed": "seed", "device": "device", "json": "write", "0": "model", "force": "flag", "no-cache": "flag"},
     ),
     "evaluate": (
         ["evaluate", "NET", "--data", "DATA", "--attack", "none", "--n", "4"],
@@ -71,15 +76,15 @@ BASES: dict[str, tuple[list[str], dict[str, str]]] = {
     "int8": (["export", "NET", "--out", "x.onnx", "--data", "DATA", "--n", "4", "--eps", "0", "--precision", "int8"], {"images": "count"}),
     "bench": (
         ["bench", "NET", "--size", "8", "--engine", "eager", "--repeats", "1", "--warmup", "0"],
-        {"weights": "read", "engine": "name", "precision": "name", "size": "count", "batch": "size", "warmup": "natural", "repeats": "count", "threads": "count", "seed": "seed", "device": "device", "json": "write", "0": "model", "1": "model"},
+        {"weights": "read", "engine": "name", "precision": "name", "size": "size", "batch": "size", "warmup": "natural", "repeats": "least", "threads": "count", "seed": "seed", "device": "device", "json": "write", "0": "model", "1": "model"},
     ),
     "train": (
         ["train", "NET", "--data", "DATA", "--out", "out", "--epochs", "1", "--batch", "8", "--steps", "1"],
-        {"data": "data", "out": "folder", "recipe": "name", "weights": "read", "epochs": "epochs", "batch": "count", "rate": "rate", "loss": "name", "eps": "radius", "steps": "natural", "precision": "name", "images": "count", "device": "device", "seed": "seed", "json": "write", "0": "model"},
+        {"data": "data", "out": "run", "recipe": "name", "weights": "read", "epochs": "epochs", "batch": "count", "rate": "rate", "loss": "name", "eps": "radius", "steps": "natural", "precision": "name", "images": "count", "device": "device", "seed": "seed", "json": "write", "0": "model"},
     ),
     "tune": (
         ["tune", "FAST", "--data", "DATA", "--out", "out", "--base", "NET", "--epochs", "1", "--batch", "8", "--steps", "1"],
-        {"data": "data", "out": "folder", "base": "model", "teacher": "model", "teacher-weights": "read", "recipe": "name", "epochs": "epochs", "batch": "count", "rate": "rate", "eps": "radius", "steps": "natural", "precision": "name", "images": "count", "device": "device", "seed": "seed", "json": "write", "0": "model"},
+        {"data": "data", "out": "run", "base": "model", "teacher": "model", "teacher-weights": "read", "recipe": "name", "epochs": "epochs", "batch": "count", "rate": "rate", "eps": "radius", "steps": "natural", "precision": "name", "images": "count", "device": "device", "seed": "seed", "json": "write", "0": "model"},
     ),
     "download": (["download", "nothing", "folder"], {"0": "name"}),
     "fetch": (["download", "cifar10", "text"], {"1": "text"}),
@@ -88,7 +93,9 @@ BASES: dict[str, tuple[list[str], dict[str, str]]] = {
 MUST |= {
     "size": (*MUST["count"], "999999999", "9" * 40),
     "epochs": MUST["count"],
-    "structures": NAMES,
+    "least": (*MUST["count"], "9" * 40),
+    "whole": MUST["seed"],
+    "result": MUST["write"],
     "cache": ("text/x", LONG),
     "base": ("", "x", "zoo:nope", "missing.py:net"),
     "text": ("text", "text/x", "/proc/nowhere", LONG),
@@ -116,7 +123,8 @@ def options() -> Iterator[Line]:
                     yield Line(tuple(_with(arguments, option, kind, value)), must)
         yield Line((*arguments, "--nothing"), True)
         yield Line((*arguments, "more", "and more", "--json"), True)
-        yield Line((arguments[0],), arguments[0] != "demo")
+        if arguments[0] != "demo":
+            yield Line((arguments[0],), True)
 
 
 def _with(arguments: Sequence[str], option: str, kind: str, value: str) -> list[str]:
@@ -188,8 +196,8 @@ def no_data() -> Iterator[Line]:
         "folder",
         "empty",
         "noise.safetensors",
-        "/dev/null",
-        "/dev/full",
+        "null",
+        "full",
         "dangling",
         "loop",
         "fifo",
@@ -356,6 +364,11 @@ def furnish(folder: Path, arguments: Sequence[str] = ()) -> None:
     (folder / "dangling").symlink_to("gone")
     (folder / "loop").symlink_to("loop")
     os.mkfifo(folder / "fifo")
+    for number, name in ((3, "null"), (7, "full")):  # like /dev/null and /dev/full, which must not be put at risk
+        if os.geteuid() == 0:
+            os.mknod(folder / name, 0o666 | stat.S_IFCHR, os.makedev(1, number))
+        else:
+            (folder / name).symlink_to(f"/dev/{name}")
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind("socket")
     for name in ("class0", "class1"):

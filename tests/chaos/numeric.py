@@ -10,13 +10,13 @@ from random import Random
 
 import numpy as np
 import torch
-from chaos import material, tiny
-from chaos.case import Case, Family, Wrong
 from scipy import stats
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 import gdws
+from chaos import material, tiny
+from chaos.case import Case, Family, Wrong
 from gdws.attacks import PGD
 from gdws.core import significance
 from gdws.errors import GdwsError
@@ -141,9 +141,9 @@ def _compare_error(
     if found > best + rounding * total + 1e-300:
         raise Wrong(f"the factors lose {found:.6g} of {total:.6g}: expected {best:.6g}")
     scale = largest * largest
-    if 0 < scale < math.inf and math.isfinite(best * scale) and best * scale > 1e-290:
-        if not math.isclose(factors.error, best * scale, rel_tol=1e-5, abs_tol=1e-6 * total * scale):
-            raise Wrong(f"the error is said to be {factors.error:.6g}: expected {best * scale:.6g}")
+    told = 0 < scale < math.inf and 1e-290 < best * scale < math.inf
+    if told and not math.isclose(factors.error, best * scale, rel_tol=1e-5, abs_tol=1e-6 * total * scale):
+        raise Wrong(f"the error is said to be {factors.error:.6g}: expected {best * scale:.6g}")
 
 
 def lego(random: Random, generator: torch.Generator):

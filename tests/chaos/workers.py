@@ -63,7 +63,7 @@ def run_all(
     last = time.monotonic()
     try:
         while True:
-            for number, worker in enumerate(workers):
+            for worker in workers:
                 supply = next((supply for supply in left if supply.wants()), None)
                 if worker.running is None and supply is not None and (deadline is None or time.monotonic() < deadline):
                     worker.running, worker.elapsed = (supply.family, supply.begin()), 0.0
