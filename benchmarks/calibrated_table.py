@@ -28,7 +28,7 @@ from gdws.calibration import collect
 from gdws.calibration.hooks import Use, random_signs
 from gdws.calibration.method import ATTACK, Method
 from gdws.evaluation.accuracy import evaluate
-from gdws.structures import kernel_elimination, mego_lego, metric
+from gdws.structures import kernel_elimination, mego_lego
 
 
 def add_unweighted_moments(conv: nn.Conv2d, uses: list[Use], moment: Tensor, gradient: Tensor) -> None:
@@ -52,11 +52,8 @@ def all_signs(logits: Tensor, generator: torch.Generator, temperature: float) ->
 def channel_curve(weight: Tensor, moment: Tensor, gradient: Tensor) -> kernel_elimination.Curve:
     """Kernels in the order of their own channel's singular values, blind to what the channels share."""
     _, channels, taps = weight.shape
-    kernels = kernel_elimination.candidate_kernels(weight, moment, gradient)
-    root, _ = metric.matrix_roots(kernel_elimination.channel_moments(moment, channels, taps))
-    blocks = weight.transpose(0, 1) @ root
-    gains = torch.linalg.eigvalsh(blocks.mT @ (gradient @ blocks)).flip(1).clamp_min(0)
-    spectrum = mego_lego.rank_kernels(gains + 1e-30)
+    kernels, gains = kernel_elimination.candidate_kernels(weight, moment, gradient)
+    spectrum = mego_lego.rank_kernels(gains.clamp_min(0) + 1e-30)
     ranked = spectrum.order[0]
     seen = torch.zeros(channels, dtype=torch.long)
     order = []

@@ -30,7 +30,7 @@ import gdws
 from gdws import data
 from gdws.attacks import PGD
 from gdws.core.files import write_atomically
-from gdws.core.weights import contiguous_copies
+from gdws.core.reading.weights import contiguous_copies
 from gdws.models import zoo
 from gdws.planning.latency.target import device_name
 from gdws.training import Recipe, recipe

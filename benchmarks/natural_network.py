@@ -19,7 +19,7 @@ from torch import nn
 
 import gdws
 from gdws.core.files import write_atomically
-from gdws.core.weights import load_weights, read_weights
+from gdws.core.reading.weights import load_weights, read_weights
 
 FRACTIONS = (0.5, 0.3, 0.2)
 

@@ -54,9 +54,9 @@ from gdws.attacks.presets import preset
 from gdws.calibration.method import ATTACK
 from gdws.core.files import write_atomically
 from gdws.core.hashing import weights_hash
+from gdws.core.reading.weights import contiguous_copies
 from gdws.core.significance import paired_change
 from gdws.core.sites import find_convolutions
-from gdws.core.weights import contiguous_copies
 from gdws.data import Dataset
 from gdws.evaluation.comparison import NATURAL, interval, percent
 from gdws.models import zoo

@@ -39,7 +39,7 @@ from typing import Any
 import torch
 from calibrated_table import bits, options_for
 from equal_latency import bisect_fraction, latency
-from safetensors.torch import save_file
+from safetensors.torch import save as serialize
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -48,8 +48,8 @@ from gdws.attacks import PGD
 from gdws.core.cost import dense_macs, network_cost
 from gdws.core.execution import evaluating, full_precision, placement
 from gdws.core.files import new_folder, write_atomically
+from gdws.core.reading.weights import load_weights, read_weights
 from gdws.core.sites import find_convolutions, replace_modules
-from gdws.core.weights import load_weights, read_weights
 from gdws.data import Dataset
 from gdws.deploy.cuda_graph import cudnn_benchmark
 from gdws.errors import GdwsError
@@ -272,9 +272,10 @@ def check_base(base: object) -> str:
 def save(model: nn.Module, folder: Path, base: str) -> None:
     """Write channels.json and model.safetensors, in the place of an earlier folder of that name."""
     tensors = {name: value.detach().cpu().contiguous().clone() for name, value in model.state_dict().items()}
-    with new_folder(folder, force=True) as temporary:
-        save_file(tensors, temporary / "model.safetensors")
-        (temporary / "channels.json").write_text(json.dumps({"base": base, "channels": channel_counts(model)}, indent=1))
+    record = {"format": "gdws channels 1", "base": base, "channels": channel_counts(model)}
+    with new_folder(folder, force=True, members=("channels.json", "model.safetensors")) as temporary:
+        (temporary / "model.safetensors").write_bytes(serialize(tensors))
+        (temporary / "channels.json").write_text(json.dumps(record, indent=1))
 
 
 def rebuild(folder: Path) -> nn.Module:

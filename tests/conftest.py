@@ -92,12 +92,12 @@ def run(tmp_path, monkeypatch, capsys):
     What a compression came to is timed in eager PyTorch, which needs no export.
     """
     from gdws import cli
-    from gdws.cli import compression, options
+    from gdws.cli import compression, terminal
     from gdws.compression import report
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(options.console, "width", 200)
+    monkeypatch.setattr(terminal.console, "width", 200)
     monkeypatch.setattr(compression, "HELD", 10)
     monkeypatch.setattr(report, "ENGINE", "eager")
     monkeypatch.setattr(report, "REPEATS", 3)

@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 
 from gdws import agreement, data, models
 from gdws.cli import compression, demo, deployment, tables
-from gdws.cli.options import console
+from gdws.cli.terminal import console
 from gdws.compression.apply import apply
 from gdws.deploy import benchmark
 from gdws.deploy.engines import Compiled
@@ -135,7 +135,7 @@ def test_compress_to_a_speed(run, tmp_path, monkeypatch):
     made = Plan.from_json(json.dumps(record["plan"]))
     for share, slower in ((0.99, False), (1.05, True)):
         reached = dataclasses.replace(made.measured, latency=share * made.budget.share)
-        told = tables.measured(dataclasses.replace(made, measured=reached))
+        told = " ".join(tables.measured(dataclasses.replace(made, measured=reached)))
         assert ("Warning: that is slower than asked for (1.20x)" in told) == slower
     status, text = run("compress", "wide.py:make", "--out", "more", "--speedup", 100, *options)
     assert status == 2
@@ -548,6 +548,7 @@ def test_an_interrupted_compression_leaves_no_folder(tmp_path):
             _, text = process.communicate(timeout=60)
             assert process.returncode == statuses[kill]
             assert "Traceback" not in text
+            assert ("gdws: interrupted: no network was written" in text) == (kill == signal.SIGINT)
             assert list((tmp_path / kill.name).iterdir()) == []
     finally:
         signal.signal(signal.SIGINT, before)

@@ -2,10 +2,9 @@
 
 import io
 
-from rich.console import Console
-
 from gdws.cli import progress_bar
 from gdws.cli.progress_bar import Bar
+from gdws.cli.terminal import Terminal
 from gdws.core.progress import note, shown, track
 
 
@@ -14,7 +13,7 @@ def said(monkeypatch, seconds, **settings):
     now = [0.0]
     monkeypatch.setattr(progress_bar.time, "monotonic", lambda: now[0])
     stream = io.StringIO()
-    with shown(Bar(Console(file=stream, width=80, **settings))):
+    with shown(Bar(Terminal(file=stream, width=80, **settings))):
         for _ in track(range(2), "outer"):
             for _ in track(range(3), "inner"):
                 now[0] += seconds

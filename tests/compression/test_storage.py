@@ -1,6 +1,8 @@
 """Folders that stand for themselves, and folders of earlier versions."""
 
 import json
+import os
+import shutil
 import sys
 
 import pytest
@@ -136,3 +138,63 @@ def test_a_network_of_timm_keeps_the_names_of_its_layers(images, tmp_path, monke
     torch.testing.assert_close(gdws.load(tmp_path / "fast")(images), fast(images), atol=1e-5, rtol=0)
     plain = gdws.load(tmp_path / "fast", model.network)
     assert torch.equal(plain((images - model.mean) / model.std), fast(images))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda record: record.update(format="gdws model 3"), "has format 'gdws model 3': expected 'gdws model 2'"),
+        (lambda record: record.pop("format"), "has format None: expected 'gdws model 2'"),
+        (lambda record: record.update(format="gdws model 1", layers=[]), r"is not whole: layers is \[\]: expected an object"),
+        (lambda record: record["layers"].update({"0": 3}), r"is not whole: layers\['0'\] is 3: expected text"),
+        (lambda record: record["layers"].update({"0": "magic"}), "has a magic layer '0'"),
+        (lambda record: record["layers"].update({"nowhere": "gdws"}), "has a gdws layer 'nowhere'"),
+        (lambda record: record["layers"].update({"0": "gdws"}), "a gdws layer has no tensor channels"),
+        (lambda record: record.update(base=["demo"]), r"is not whole: base is \['demo'\]: expected text"),
+        (lambda record: record.update(exported="yes"), "is not whole: exported is 'yes': expected true or false"),
+        (lambda record: record.update(plan="no"), "is not whole: plan is 'no': expected an object"),
+        (lambda record: record.pop("plan"), "is not whole: plan is missing"),
+        (lambda record: record["plan"].update(layers=3), "this is not a plan: layers is 3"),
+        (lambda record: record.update(more=1), "is not whole: it has 'more'"),
+    ],
+)
+def test_a_manifest_of_another_form_is_refused(folder, tmp_path, change, words):
+    """Bug: one of the first format was told to have format 'gdws model 1', where 'gdws model 1' was expected."""
+    made = shutil.copytree(folder, tmp_path / "made")
+    record = json.loads((made / "gdws.json").read_text())
+    change(record)
+    (made / "gdws.json").write_text(json.dumps(record))
+    with pytest.raises(GdwsError, match=words):
+        gdws.load(made, network())
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("[" * 10**5, "nested too deeply"), ("", "expected JSON"), ("[]", r"has format \[\]"), ("null", "has format None")],
+)
+def test_a_manifest_of_other_text_is_refused(folder, tmp_path, text, words):
+    made = shutil.copytree(folder, tmp_path / "made")
+    (made / "gdws.json").write_text(text)
+    for model in (network(), None):
+        with pytest.raises(GdwsError, match=words):
+            gdws.load(made, model)
+    (made / "gdws.json").unlink()
+    os.mkfifo(made / "gdws.json")
+    with pytest.raises(GdwsError, match=r"gdws.json is no ordinary file"):
+        gdws.load(made, network())
+
+
+def test_layers_larger_than_their_convolution_are_not_made(folder, tmp_path):
+    """Tensors without elements can claim any shape."""
+    made = shutil.copytree(folder, tmp_path / "made")
+    record = json.loads((made / "gdws.json").read_text())
+    tensors = load_file(made / "model.safetensors")
+    (made / "gdws.json").write_text(json.dumps(record | {"layers": {"3": "vertical"}}))
+    for shape in ((0, 10**9, 1, 3), (0, 0, 10**9, 10**9)):
+        save_file(tensors | {"3.second": torch.zeros(0).reshape(shape)}, made / "model.safetensors")
+        with pytest.raises(GdwsError, match="a vertical layer has 0 outputs: expected 16"):
+            gdws.load(made, network())
+    (made / "gdws.json").write_text(json.dumps(record | {"layers": {"3": "gdws"}}))
+    save_file(tensors | {"3.channels": torch.zeros(200, dtype=torch.int64)}, made / "model.safetensors")
+    with pytest.raises(GdwsError, match="a gdws layer has 200 kernels: expected at most 144"):
+        gdws.load(made, network())

@@ -1,6 +1,7 @@
 """Downloads from a real server on this machine: one that behaves, and all the ways in which others do not."""
 
 import hashlib
+import os
 import re
 import socket
 import struct
@@ -18,7 +19,7 @@ from gdws.data.download import OFFICIAL, Remote, fetch
 from gdws.errors import GdwsError
 
 CONTENT = np.random.default_rng(0).bytes(10_000)
-MD5 = hashlib.md5(CONTENT).hexdigest()
+SHA256 = hashlib.sha256(CONTENT).hexdigest()
 
 
 class Server(ThreadingHTTPServer):
@@ -36,8 +37,8 @@ class Server(ThreadingHTTPServer):
         self.asked = []
         self.quit = threading.Event()
 
-    def official(self, name="data.bin", md5=MD5):
-        return {"some": [Remote(f"http://127.0.0.1:{self.server_port}/{name}", md5, name)]}
+    def official(self, name="data.bin"):
+        return {"some": [Remote(f"http://127.0.0.1:{self.server_port}/{name}", name, len(CONTENT), SHA256)]}
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -116,15 +117,15 @@ def test_the_right_file_arrives_once(server, tmp_path):
 
 def test_a_wrong_checksum_leaves_nothing(server, tmp_path):
     server.content = b"x" + CONTENT[1:]
-    found = hashlib.md5(server.content).hexdigest()
-    with pytest.raises(GdwsError, match=f"gave a file of md5 {found}: expected {MD5}"):
+    found = hashlib.sha256(server.content).hexdigest()
+    with pytest.raises(GdwsError, match=f"gave a file of SHA-256 {found}: expected {SHA256}"):
         fetch("some", tmp_path, server.official())
     assert names(tmp_path) == []
 
 
 def test_a_file_of_the_user_is_not_overwritten(server, tmp_path):
     (tmp_path / "data.bin").write_bytes(b"mine")
-    with pytest.raises(GdwsError, match=f"data.bin has md5 .*: expected {MD5}, delete it"):
+    with pytest.raises(GdwsError, match=f"data.bin has SHA-256 .*: expected {SHA256}, delete it"):
         fetch("some", tmp_path, server.official())
     assert (tmp_path / "data.bin").read_bytes() == b"mine"
     assert server.asked == []
@@ -156,15 +157,14 @@ def test_a_server_without_ranges_starts_again(server, tmp_path):
 
 def test_a_part_of_another_file_is_found_out_and_the_next_try_is_fresh(server, tmp_path):
     (tmp_path / "data.bin.part").write_bytes(b"x" * 3000)
-    with pytest.raises(GdwsError, match="gave a file of md5"):
+    with pytest.raises(GdwsError, match="gave a file of SHA-256"):
         fetch("some", tmp_path, server.official())
     fetch("some", tmp_path, server.official())
     assert (tmp_path / "data.bin").read_bytes() == CONTENT
 
 
-@pytest.mark.parametrize(("part", "asked"), [(CONTENT, ["bytes=10000-"]), (CONTENT + b"more", ["bytes=10004-", None])])
+@pytest.mark.parametrize(("part", "asked"), [(CONTENT, []), (CONTENT + b"more", [None])])
 def test_a_part_that_is_whole_or_longer(server, tmp_path, part, asked):
-    """The server answers 416: it has nothing beyond."""
     (tmp_path / "data.bin.part").write_bytes(part)
     fetch("some", tmp_path, server.official())
     assert (tmp_path / "data.bin").read_bytes() == CONTENT
@@ -178,6 +178,31 @@ def test_a_length_that_is_not_announced_is_left_to_the_checksum(server, tmp_path
     assert (tmp_path / "data.bin").read_bytes() == CONTENT
 
 
+@pytest.mark.parametrize("length", [True, False])
+def test_no_more_arrives_than_the_file_has(server, tmp_path, length):
+    """Bug: a server could fill the disk."""
+    server.content, server.length = CONTENT * 3, length
+    with pytest.raises(GdwsError, match=r"announces 30,000 bytes: expected 10,000|more than the 10,000 bytes of the file"):
+        fetch("some", tmp_path, server.official())
+    assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize("kind", ["link", "dangling link", "hard link", "pipe", "folder"])
+def test_a_part_leads_nowhere_else(server, tmp_path, kind):
+    """Bug: a link in a folder that others can write to chose the file that was overwritten."""
+    mine, part = tmp_path / "mine", tmp_path / "data" / "data.bin.part"
+    part.parent.mkdir()
+    if kind != "dangling link":
+        mine.write_bytes(b"mine")
+    {"hard link": part.hardlink_to, "pipe": lambda _: os.mkfifo(part), "folder": lambda _: part.mkdir()}.get(
+        kind, part.symlink_to
+    )(mine)
+    with pytest.raises(GdwsError, match=r"data.bin.part is (a link|no file of its own): expected|cannot write to"):
+        fetch("some", part.parent, server.official())
+    assert server.asked == []
+    assert mine.read_bytes() == b"mine" if kind != "dangling link" else not mine.exists()
+
+
 def test_answers_that_are_no_file(server, tmp_path):
     server.status = 404
     with pytest.raises(GdwsError, match=r"data.bin answered 404 Not Found: expected the file"):
@@ -189,7 +214,7 @@ def test_answers_that_are_no_file(server, tmp_path):
         fetch("some", tmp_path / "file", server.official())
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        nobody = {"some": [Remote(f"http://127.0.0.1:{free.getsockname()[1]}/x", MD5, "x")]}
+        nobody = {"some": [Remote(f"http://127.0.0.1:{free.getsockname()[1]}/x", "x", 1, SHA256)]}
         with pytest.raises(GdwsError, match=r"cannot reach http://127.0.0.1.*Connection refused"):
             fetch("some", tmp_path, nobody)
     assert names(tmp_path) == ["file"]

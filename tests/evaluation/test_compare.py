@@ -15,11 +15,13 @@ from torch import nn
 
 from gdws import data, models
 from gdws.attacks import PGD
+from gdws.core.files import locked
 from gdws.errors import GdwsError
 from gdws.evaluation.accuracy import evaluate
 from gdws.evaluation.compare import OutOfTime, compare, random_starts, without_early_exit
 from gdws.evaluation.comparison import NATURAL, WORST, Trial
 from gdws.evaluation.deployed import Deployed, deployed_file, deployed_half
+from gdws.models.names import resolve
 
 ATTACKS = [PGD(steps=3), PGD(eps=12 / 255, step=4 / 255, steps=5)]
 WEAK, STRONG = map(str, ATTACKS)
@@ -270,6 +272,41 @@ def test_a_run_in_pieces_is_the_run_in_one(pair, found, tmp_path):
     assert file.read_bytes() == before
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"right": ["0101"]},
+        {"right": [[1, 0]]},
+        {"right": ["2" * 50] * 2},
+        {"right": 3},
+        {"batch": "0"},
+        {"batch": -1},
+        {"data": None},
+        {"more": 1},
+    ],
+)
+def test_a_batch_that_was_damaged_on_disk_is_done_again(pair, tmp_path, damage):
+    """Bug: whatever was not a 1 counted as wrong."""
+    networks, batches = pair
+    file = tmp_path / "run.jsonl"
+    whole = compare(networks, batches[:1], [], checkpoint=file)
+    header, line = file.read_text().splitlines()
+    file.write_text(f"{header}\n{json.dumps(json.loads(line) | damage)}\n")
+    same(compare(networks, batches[:1], [], checkpoint=file, resume=True), whole)
+    assert len(file.read_text().splitlines()) == 3
+
+
+def test_a_batch_of_another_size_is_of_other_images(pair, tmp_path):
+    networks, batches = pair
+    file = tmp_path / "run.jsonl"
+    compare(networks, batches[:1], [], checkpoint=file)
+    header, line = file.read_text().splitlines()
+    record = json.loads(line)
+    file.write_text(f"{header}\n{json.dumps(record | {'right': [row[:-1] for row in record['right']]})}\n")
+    with pytest.raises(GdwsError, match=r"batch 0 of .* other images"):
+        compare(networks, batches[:1], [], checkpoint=file, resume=True)
+
+
 def test_a_torn_header_is_started_again(pair, tmp_path):
     networks, batches = pair
     whole, torn = tmp_path / "whole", tmp_path / "torn"
@@ -303,7 +340,53 @@ def test_a_checkpoint_of_something_else_is_refused(pair, tmp_path, change, words
     assert file.read_bytes() == before
 
 
-@pytest.mark.parametrize("content", [b"hello", b"hello\n", b'{"format": "gdws model 1"}\n', b"\x00\xff\n", b"[]\n"])
+NORMALIZING = """
+import torch
+from torch import nn
+
+MEAN = 0.5
+
+class Normalizing(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv, self.head, self.std = nn.Conv2d(3, 4, 3), nn.Linear(4, 10), 0.25
+
+    def forward(self, x):
+        return self.head(self.conv((x - MEAN) / self.std).relu().mean((2, 3)))
+
+def make():
+    return Normalizing()
+"""
+
+
+@pytest.mark.parametrize("edit", [("MEAN = 0.5", "MEAN = 0.4"), ("0.25", "0.3"), (".relu()", ".tanh()")])
+def test_an_evaluation_is_not_continued_with_another_function_of_the_same_weights(tmp_path, monkeypatch, edit):
+    """Bug: networks were known by their weights, and one of 40 % went on as one of 100 %."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # by which edits within a second are not seen
+    file, log = tmp_path / "net.py", tmp_path / "run.jsonl"
+    file.write_text(NORMALIZING)
+    batches = [(torch.rand(4, 3, 8, 8), torch.arange(4)), (torch.rand(4, 3, 8, 8), torch.arange(4))]
+    compare({"net": resolve(f"{file}:make")}, batches[:1], [], checkpoint=log)
+    file.write_text(NORMALIZING.replace(*edit))
+    with pytest.raises(GdwsError, match=r"another evaluation \(identities: "):
+        compare({"net": resolve(f"{file}:make")}, batches, [], checkpoint=log, resume=True)
+    file.write_text(NORMALIZING)
+    again = {"net": resolve(f"{file}:make")}
+    found = compare(again, iter(batches), [], checkpoint=log, resume=True)
+    assert found.images == 8
+    header, *lines = log.read_text().splitlines()
+    earlier = json.loads(header)
+    del earlier["identities"]  # as earlier versions wrote it
+    log.write_text("\n".join([json.dumps(earlier), *lines, ""]))
+    assert compare(again, batches, [], checkpoint=log, resume=True).record() == found.record()
+    with pytest.raises(GdwsError, match="is empty"):
+        compare(again, iter([]), [], checkpoint=log, resume=True)
+
+
+@pytest.mark.parametrize(
+    "content", [b"hello", b"hello\n", b'{"format": "gdws model 1"}\n', b"\x00\xff\n", b"[]\n", b"[" * 10**5 + b"\n"]
+)
 def test_a_foreign_file_is_refused_and_left_alone(pair, tmp_path, content):
     file = tmp_path / "notes.txt"
     file.write_bytes(content)
@@ -312,6 +395,27 @@ def test_a_foreign_file_is_refused_and_left_alone(pair, tmp_path, content):
     assert file.read_bytes() == content
     with pytest.raises(GdwsError, match="cannot write"):
         compare(*pair, ATTACKS, checkpoint=tmp_path / "none" / "file")
+
+
+def test_two_evaluations_into_one_file_and_links(pair, tmp_path):
+    networks, batches = pair
+    file = tmp_path / "run.jsonl"
+    compare(networks, batches[:1], [], checkpoint=file)
+    before = file.read_bytes()
+    with (
+        locked(tmp_path / ".run.jsonl.lock", ""),
+        pytest.raises(GdwsError, match="another process evaluates into"),
+    ):
+        compare(networks, batches, [], checkpoint=file, resume=True)
+    assert file.read_bytes() == before
+    (tmp_path / "link").symlink_to(file)
+    os.mkfifo(tmp_path / "fifo")
+    for name in ("link", "fifo"):
+        with pytest.raises(GdwsError, match="symbolic link or a device"):
+            compare(networks, batches, [], checkpoint=tmp_path / name, resume=True)
+    assert file.read_bytes() == before
+    compare(networks, batches, [], checkpoint=file, resume=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["fifo", "link", "run.jsonl"]
 
 
 # Real processes

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import asdict
 
@@ -13,6 +14,8 @@ import torch
 from helpers import ATTACK, SMOOTH, network, recipe, training_images
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import distributed as dist
 from torch import nn
 from torch.nn import functional as F
@@ -21,7 +24,7 @@ import gdws
 from gdws import data, models
 from gdws.attacks import MSD, PGD
 from gdws.core.distributed import SINGLE_PROCESS, ProcessGroup
-from gdws.core.weights import read_weights
+from gdws.core.reading.weights import read_weights
 from gdws.data import Dataset
 from gdws.errors import GdwsError
 from gdws.structures import STRUCTURES
@@ -433,6 +436,10 @@ def test_another_training_is_not_overwritten_and_not_continued_with_other_settin
         train(nn.Sequential(network(), nn.Linear(4, 4)), training_images(80), recipe(epochs=1), tmp_path, resume=True)
     with pytest.raises(GdwsError, match="another objective"):
         train(network(), training_images(80), recipe(epochs=1), tmp_path, objective=Taught(network()), resume=True)
+    other = network()
+    other[0].register_forward_hook(lambda module, inputs, output: output - 0.1)
+    with pytest.raises(GdwsError, match="another code or constants"):
+        train(other, training_images(80), recipe(epochs=1), tmp_path, resume=True)
     assert (tmp_path / "model.safetensors").read_bytes() == before
     assert train(network(), training_images(80), recipe(epochs=1), tmp_path, resume=True).best["epoch"] == 1
 
@@ -445,6 +452,36 @@ def test_a_folder_of_something_else_is_not_trained_in(tmp_path, name):
         with pytest.raises(GdwsError, match=f"holds {name}"):
             train(network(), training_images(80), recipe(epochs=1), tmp_path, resume=resume)
     assert (tmp_path / name).read_text() == "mine"
+
+
+def test_two_trainings_into_one_folder(tmp_path):
+    """Bug: both ended well, and one of them was lost."""
+    failures = []
+
+    def once():
+        try:
+            train(network(), training_images(80), recipe(epochs=2), tmp_path)
+        except GdwsError as error:
+            failures.append(str(error))
+
+    threads = [threading.Thread(target=once) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    (failure,) = failures
+    assert f"another process trains in {tmp_path}" in failure or "holds a training" in failure
+    assert len((tmp_path / "log.jsonl").read_text().splitlines()) == 2
+    assert not (tmp_path / ".lock").exists()
+
+
+def test_a_training_into_a_link_is_refused(tmp_path):
+    (tmp_path / "thesis").write_text("years")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "log.jsonl").symlink_to(tmp_path / "thesis")
+    with pytest.raises(GdwsError, match="symbolic link"):
+        train(network(), training_images(80), recipe(epochs=1), tmp_path / "out", resume=True)
+    assert (tmp_path / "thesis").read_text() == "years"
 
 
 def test_a_training_cut_before_its_first_checkpoint_begins_anew(tmp_path):
@@ -461,6 +498,57 @@ def test_a_truncated_checkpoint_is_refused(tmp_path):
     file = tmp_path / "checkpoint.safetensors"
     file.write_bytes(file.read_bytes()[:-100])
     with pytest.raises(GdwsError, match=r"checkpoint.safetensors cannot be read"):
+        train(network(), training_images(80), recipe(epochs=1), tmp_path, resume=True)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    """What a whole training wrote: tensors, and what stands beside them."""
+    folder = tmp_path_factory.mktemp("whole")
+    train(network(), training_images(80), recipe(epochs=1), folder)
+    with safe_open(folder / "checkpoint.safetensors", "pt") as file:
+        return {name: file.get_tensor(name) for name in file.keys()}, json.loads(file.metadata()["gdws"])  # noqa: SIM118
+
+
+def first_line(record):
+    return record["state"]["history"][0]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (
+            lambda tensors, record: record.update(format="gdws training 3"),
+            "format is 'gdws training 3': expected 'gdws",
+        ),
+        (lambda tensors, record: record.update(state=[]), r"state is \[\]: expected an object with history"),
+        (lambda tensors, record: record["identity"].update(recipe=None), "identity.recipe is None: expected an object"),
+        (
+            lambda tensors, record: first_line(record).update(epoch="x"),
+            r"history\[0\].epoch is 'x': expected a whole",
+        ),
+        (lambda tensors, record: first_line(record).pop("robust"), r"state.history\[0\].robust is missing: expected a number"),
+        (
+            lambda tensors, record: first_line(record).update(loss=[]),
+            r"history\[0\]\['loss'\] is \[\]: expected a",
+        ),
+        (lambda tensors, record: tensors.pop("momentum.0.weight"), "has another momentum.0.weight than this training"),
+        (lambda tensors, record: tensors.update({"best.0.bias": torch.zeros(3)}), "has another best.0.bias than"),
+        (lambda tensors, record: tensors.update({"best.0.bias": torch.zeros(16, dtype=torch.complex64)}), "complex64"),
+    ],
+)
+def test_a_checkpoint_of_another_form_is_refused(checkpoint, tmp_path, change, words):
+    tensors, record = copy.deepcopy(checkpoint)
+    change(tensors, record)
+    save_file(tensors, tmp_path / "checkpoint.safetensors", {"gdws": json.dumps(record)})
+    with pytest.raises(GdwsError, match=words):
+        train(network(), training_images(80), recipe(epochs=1), tmp_path, resume=True)
+
+
+@pytest.mark.parametrize(("text", "words"), [("[" * 10**5, "nested"), ("", "expected JSON"), ("{}", "format is missing")])
+def test_a_checkpoint_without_its_record_is_refused(checkpoint, tmp_path, text, words):
+    save_file(checkpoint[0], tmp_path / "checkpoint.safetensors", {"gdws": text})
+    with pytest.raises(GdwsError, match=f"is not a checkpoint of gdws train: .*{words}"):
         train(network(), training_images(80), recipe(epochs=1), tmp_path, resume=True)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +13,7 @@ from gdws.attacks.base import NAMES, default_generator, pixels
 from gdws.attacks.gradient_ascent import Advance, advance, ascend, ascend_until_wrong, grain_of, still_right
 from gdws.attacks.norm_balls import BALLS, ball
 from gdws.core.cuda_graphs import GraphedCallable
+from gdws.core.reading.schema import Between
 from gdws.errors import GdwsError
 
 
@@ -47,9 +49,9 @@ class PGD:
 
     eps: float = 8 / 255
     step: float = 2 / 255
-    steps: int = 20
+    steps: Annotated[int, Between(0, 10_000)] = 20
     norm: str = "linf"
-    restarts: int = 1
+    restarts: Annotated[int, Between(1, 1_000)] = 1
     early_exit: bool = False
 
     def __post_init__(self) -> None:

@@ -1,24 +1,53 @@
-"""Statistics on disk, known by a hash of everything that they depend on."""
+"""What was found before, on disk: known by a hash of everything that it depends on, and by one of what it says.
+
+A cache is a convenience. A file that is not word for word what was written is found anew, and a folder that nothing can be
+written to costs a warning, never the work.
+"""
 
 from __future__ import annotations
 
-import hashlib
-import json
+import warnings
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
+from safetensors import safe_open
+from safetensors.torch import save
 from torch import Tensor, nn
 
 from gdws.attacks.pgd import PGD
 from gdws.calibration.method import Calibrated
 from gdws.calibration.statistics import LayerStatistics, Statistics
-from gdws.core.files import limit_cache, write_atomically
+from gdws.core.files import ensure_folder, limit_cache, write_atomically
+from gdws.core.hashing import network_identity, values_hash
 from gdws.core.sites import Site
+from gdws.errors import GdwsError
 from gdws.structures.base import Curve, Structure
+
+FORMAT = "gdws statistics 7"
+"""Changes with how statistics are collected, so that what is cached is collected again."""
+
+
+def usable_cache(folder: Path | None) -> Path | None:
+    """The folder, made if need be; None, after a warning, if nothing can be written there."""
+    try:
+        if folder is not None:
+            ensure_folder(folder)
+        return folder
+    except GdwsError as error:
+        warnings.warn(f"nothing is kept for the next time: {error}", stacklevel=2)
+        return None
+
+
+def keep_in_cache(file: Path, content: bytes | str) -> None:
+    """Write a file, or warn; and delete the oldest where there are too many."""
+    try:
+        write_atomically(file, content)
+    except GdwsError as error:
+        warnings.warn(f"nothing is kept for the next time: {error}", stacklevel=2)
+    else:
+        limit_cache(file.parent)
 
 
 def statistics_key(
@@ -31,33 +60,21 @@ def statistics_key(
     seed: int,
 ) -> str:
     """A hash of everything that the statistics depend on."""
-    digest = hashlib.blake2b(digest_size=16)
-    settings = [
-        5,
-        names,
-        [structure.name for structure in structures],
-        None if attack is None else asdict(attack),
-        seed,
-        str(model),
-    ]
-    digest.update(json.dumps(settings).encode())
-    tensors = [*model.state_dict().items(), ("images", images), *([] if labels is None else [("labels", labels)])]
-    for name, tensor in tensors:
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes() if tensor.ndim else b"")
-    return digest.hexdigest()
+    kinds = [structure.name for structure in structures]
+    settings = [FORMAT, names, kinds, None if attack is None else asdict(attack), seed]
+    return values_hash([settings, network_identity(model, tuple(images.shape[1:])), images, labels])
 
 
 def write_statistics(file: Path, statistics: Statistics) -> None:
     tensors = {"attacked": statistics.attacked, "temperature": torch.tensor(statistics.temperature, dtype=torch.float64)}
     for name, layer in statistics.layers.items():
-        tensors |= {f"{name}|moment": layer.moment, f"{name}|gradient": layer.gradient, f"{name}|alpha": layer.alpha}
+        tensors |= {f"{name}|moment": layer.moment, f"{name}|gradient": layer.gradient}
         for structure, curves in statistics.curves[name].items():
             for group, found in enumerate(curves):
                 own = {field: part for field, part in vars(found).items() if part is not None}
                 tensors |= {f"{name}|{structure}|{group}|{field}": part for field, part in own.items()}
-    write_atomically(file, save({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}))
-    limit_cache(file.parent)
+    tensors = {name: tensors[name].cpu().contiguous() for name in sorted(tensors)}
+    keep_in_cache(file, save(tensors, {"content": values_hash([file.name, tensors])}))
 
 
 def read_statistics(
@@ -69,34 +86,44 @@ def read_statistics(
     seed: int,
     device: torch.device,
 ) -> Statistics | None:
-    """The statistics in a cache file; None if it is not there or not whole (they are then collected again)."""
+    """The statistics in a cache file; None if it is not there or not as it was written (they are then collected again)."""
+    tensors = _as_written(file)
+    if tensors is None:
+        return None
+    tensors = {name: tensor.to(device) for name, tensor in tensors.items()}
+    layers = {
+        site.name: LayerStatistics(*(tensors[f"{site.name}|{part}"] for part in ("moment", "gradient"))) for site in sites
+    }
+    curves = {
+        site.name: {
+            structure.name: [_read_curve(structure, tensors, site.name, group) for group in range(site.conv.groups)]
+            for structure in structures
+            if structure.fits(site.conv)
+        }
+        for site in sites
+    }
+    return Statistics(
+        images=images,
+        attacked=tensors["attacked"].cpu(),
+        layers=layers,
+        curves=curves,
+        method=method,
+        seed=seed,
+        temperature=float(tensors["temperature"]),
+    )
+
+
+def _as_written(file: Path) -> dict[str, Tensor] | None:
+    """The tensors of a file under their own name for them all, or None."""
     if not file.is_file():
         return None
     try:
-        tensors = load_file(file, device=str(device))
-        layers = {
-            site.name: LayerStatistics(*(tensors[f"{site.name}|{part}"] for part in ("moment", "gradient", "alpha")))
-            for site in sites
-        }
-        curves = {
-            site.name: {
-                structure.name: [_read_curve(structure, tensors, site.name, group) for group in range(site.conv.groups)]
-                for structure in structures
-                if structure.fits(site.conv)
-            }
-            for site in sites
-        }
-        return Statistics(
-            images=images,
-            attacked=tensors["attacked"].cpu(),
-            layers=layers,
-            curves=curves,
-            method=method,
-            seed=seed,
-            temperature=float(tensors["temperature"]),
-        )
-    except (SafetensorError, KeyError, TypeError, OSError):
+        with safe_open(file, "pt") as opened:
+            stored = (opened.metadata() or {}).get("content")
+            tensors = {name: opened.get_tensor(name) for name in sorted(opened.keys())}
+    except Exception:  # there is no end to how a file can be damaged
         return None
+    return tensors if stored == values_hash([file.name, tensors]) else None
 
 
 def _read_curve(structure: Structure, tensors: dict[str, Tensor], name: str, group: int) -> Curve:

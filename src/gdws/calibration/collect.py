@@ -13,17 +13,24 @@ import torch
 from torch import Tensor, nn
 
 from gdws.attacks.pgd import PGD
-from gdws.calibration.cache import read_statistics, statistics_key, write_statistics
-from gdws.calibration.hooks import Use, backpropagate, random_signs, record_uses, sampled_class
+from gdws.calibration.cache import read_statistics, statistics_key, usable_cache, write_statistics
+from gdws.calibration.hooks import Use, backpropagate, record_uses, sampled_class
 from gdws.calibration.method import Calibrated, Method
 from gdws.calibration.robustness import settle_attack
-from gdws.calibration.sensitivity import attacked, squared_gradient_norms
+from gdws.calibration.sensitivity import attacked
 from gdws.calibration.softening import temperature_of
 from gdws.calibration.statistics import LayerStatistics, Statistics
 from gdws.calibration.trials import Trials, build_trials, measure_corrections
-from gdws.core.checks import Batches, check_differentiable, check_weights, checked_logits, unpack_batch
-from gdws.core.execution import LARGEST_TEMPORARY, evaluating, full_precision, placement
-from gdws.core.files import ensure_folder
+from gdws.core.checks import (
+    ASKED,
+    Batches,
+    check_differentiable,
+    check_repeatable,
+    check_weights,
+    checked_logits,
+    unpack_batch,
+)
+from gdws.core.execution import LARGEST_TEMPORARY, evaluating, full_precision, placement, private_copy
 from gdws.core.progress import track
 from gdws.core.sites import Site, find_convolutions, patches
 from gdws.core.unwrap import unwrap
@@ -62,13 +69,13 @@ def calibrate(
     >>> gdws.plan(model, statistics, gdws.Macs(0.5)).macs <= 0.5
     True
     """
-    model = unwrap(model)
+    model = private_copy(unwrap(model))
     check_weights(model)
     pictures, labels = gather_images(images)
-    example = pictures[:1].to(*placement(model))
+    example = pictures[:ASKED].to(*placement(model))
     with evaluating(model), torch.no_grad():
-        checked_logits(model, example, labels)
-        check_differentiable(model, example)
+        check_repeatable(model, example, labels)
+        check_differentiable(model, example[:1])
     method = settle_attack(model, pictures, method)
     return collect_statistics(
         model, pictures, labels, replaceable(find(model, example, method)), method, seed=seed, cache=cache
@@ -98,15 +105,13 @@ def collect_statistics(
     structures, attack = select_structures(method.structures), method.settled_attack
     if not sites:
         return Statistics(images=images, attacked=images, layers={}, curves={}, method=method, seed=seed)
-    key = statistics_key(model, images, labels, [site.name for site in sites], structures, attack, seed)
-    file = None if cache is None else cache / f"statistics-{key}.safetensors"
-    device, _ = placement(model)
-    if file is not None:
-        stored = read_statistics(file, images, sites, structures, method, seed, device)
+    file, folder = None, usable_cache(cache)
+    if folder is not None:
+        key = statistics_key(model, images, labels, [site.name for site in sites], structures, attack, seed)
+        file = folder / f"statistics-{key}.safetensors"
+        stored = read_statistics(file, images, sites, structures, method, seed, placement(model)[0])
         if stored is not None:
             return stored
-    if cache is not None:
-        ensure_folder(cache)
     with full_precision(), evaluating(model):
         temperature = temperature_of(_logits(model, images))
         layers, adversarial = _collect(model, images, labels, sites, attack, seed, temperature)
@@ -131,6 +136,9 @@ def gather_images(batches: Batches) -> tuple[Tensor, Tensor | None]:
     if not pairs:
         raise GdwsError("the calibration data is empty: expected at least one batch of images")
     labels = [label for _, label in pairs if label is not None]
+    shapes = list(dict.fromkeys(tuple(images.shape[1:]) for images, _ in pairs))
+    if len(shapes) > 1:
+        raise GdwsError(f"images are {shapes[0]} and {shapes[1]}: expected one size")
     return (
         torch.cat([images.detach().cpu() for images, _ in pairs]),
         torch.cat([label.cpu() for label in labels]) if len(labels) == len(pairs) else None,
@@ -196,33 +204,26 @@ def _collect(
             logits = checked_logits(model, x, truth)
             for _ in backpropagate(logits, x, sampled_class(logits, generator, temperature)):
                 for name, calls in uses.items():
-                    moment, gradient, _ = sums[name]
-                    _add_moments(convolutions[name], calls, moment, gradient)
-            for _ in backpropagate(logits, x, random_signs(logits, generator)):
-                for name, calls in uses.items():
-                    sums[name][2].add_(squared_gradient_norms(convolutions[name], calls))
+                    _add_moments(convolutions[name], calls, *sums[name])
     layers = {}
     for name in list(sums):
-        conv = convolutions[name]
-        upper, upper_gradient, total_norms = sums.pop(name)
+        upper, upper_gradient = sums.pop(name)
         moment, gradient = mirror(upper), mirror(upper_gradient)
         energy = gradient.diagonal(dim1=1, dim2=2).sum(1)[:, None, None]
         layers[name] = LayerStatistics(
             moment / energy.clamp_min(torch.finfo(energy.dtype).tiny),
             gradient / (2 * len(images)),
-            (total_norms / (len(images) * conv.weight[0, 0].numel() * conv.out_channels // conv.groups)).float(),
         )
     return layers, torch.cat(adversarial)
 
 
-def _zeros(conv: nn.Conv2d) -> tuple[Tensor, Tensor, Tensor]:
-    """Where moment, gradient and alpha of a convolution are summed up."""
+def _zeros(conv: nn.Conv2d) -> tuple[Tensor, Tensor]:
+    """Where moment and gradient of a convolution are summed up."""
     groups, inputs, outputs = conv.groups, conv.weight[0].numel(), conv.out_channels // conv.groups
     device = conv.weight.device
     return (
         torch.zeros(groups, inputs, inputs, device=device),
         torch.zeros(groups, outputs, outputs, device=device),
-        torch.zeros(conv.in_channels, device=device, dtype=torch.float64),
     )
 
 

@@ -21,6 +21,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from gdws.core.sites import input_of
+
 TIE = 1e-4
 """delta_j below this share of the spread of a sample's logits counts as that much: a tie would divide by zero."""
 
@@ -42,13 +44,13 @@ def record_uses(convolutions: Mapping[str, nn.Conv2d]) -> Iterator[dict[str, lis
     uses: dict[str, list[Use]] = {name: [] for name in convolutions}
 
     def watch(name: str, conv: nn.Conv2d) -> torch.utils.hooks.RemovableHandle:
-        def note(_: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-            use = Use(inputs[0].detach())
+        def note(_: nn.Module, inputs: tuple[Tensor, ...], named: dict[str, Tensor], output: Tensor) -> None:
+            use = Use(input_of(inputs, named).detach())
             uses[name].append(use)
             if output.requires_grad:
                 output.register_hook(lambda gradient: setattr(use, "gradient", gradient.detach()))
 
-        return conv.register_forward_hook(note)
+        return conv.register_forward_hook(note, prepend=True, with_kwargs=True)  # before others, which may change the output
 
     handles = [watch(name, conv) for name, conv in convolutions.items()]
     try:

@@ -23,12 +23,10 @@ class LayerStatistics:
 
     moment    (groups, CK, CK)  patches, each weighted by the squared length of the output gradient at its pixel
     gradient  (groups, M, M)    half of that of the output gradients, summed over the pixels of an image
-    alpha     (C,)              the paper's channel weights, equation (8)
     """
 
     moment: Tensor
     gradient: Tensor
-    alpha: Tensor
 
     def metrics(self) -> list[Metric]:
         """S and F of each group, conditioned, in float64."""
@@ -47,7 +45,7 @@ class Statistics:
 
     images       (N, C, H, W), the calibration images, on the CPU.
     attacked     (N, C, H, W), the same after the method's attack.
-    layers       by layer name: its two moments and alpha (gdws.calibration.statistics.LayerStatistics).
+    layers       by layer name: its two moments (gdws.calibration.statistics.LayerStatistics).
     curves       by layer name and structure: a gdws.structures.Curve for each group of the convolution.
     method       the settings that they were collected with. gdws.plan uses them too, unless it is given others.
     seed         of everything random.

@@ -44,7 +44,7 @@ def build_trials(site: Site, structure: Structure, curves: list[Curve], metrics:
     wanted = [round(share * weights / structure.parameters(site.conv, 1)) for share in TRIALS]
     sizes = sorted({min(max(1, size), largest) for size in wanted})
     ranks = [structure.ranks(curves, size) for size in sizes]
-    return dict(zip(sizes, structure.build_several(site.conv, ranks, curves, metrics), strict=True))
+    return dict(zip(sizes, structure.build_several(site.conv, ranks, curves, metrics, draft=True), strict=True))
 
 
 def measure_corrections(
@@ -95,13 +95,17 @@ def _measure(
                         seen.append(use.gradient if use.gradient is not None else x.new_zeros(()))
         with torch.no_grad():
             for name, structures in tried.items():
-                outputs = [convolutions[name](use.input) for use in uses[name]]
+                outputs = [convolutions[name].forward(use.input) for use in uses[name]]  # without hooks, as the trials
+                slopes = [
+                    torch.stack([gradient.expand_as(y) for gradient in seen], 1).flatten(2)
+                    for y, seen in zip(outputs, gradients.pop(name), strict=True)
+                ]
                 for structure, layers in structures.items():
                     for index, layer in enumerate(layers.values()):
-                        moved = torch.zeros(DRAWS, len(x), dtype=torch.float64, device=device)
-                        for use, y, slopes in zip(uses[name], outputs, gradients[name], strict=True):
-                            error = y - layer(use.input)
-                            moved += torch.stack([(error * slope).flatten(1).sum(1) for slope in slopes])
+                        moved = torch.zeros(len(x), DRAWS, dtype=torch.float64, device=device)
+                        for use, y, slope in zip(uses[name], outputs, slopes, strict=True):
+                            error = (y - layer(use.input)).flatten(1)
+                            moved += (slope @ error[:, :, None])[:, :, 0]
                         sums[name, structure][index] += float(moved.square().sum())
     return {key: total / (2 * DRAWS * len(images)) for key, total in sums.items()}
 

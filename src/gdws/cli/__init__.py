@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -12,9 +15,46 @@ import typer
 from gdws.cli.compression import compress, demo_command, inspect
 from gdws.cli.deployment import bench_command, export_command
 from gdws.cli.evaluation import evaluate_command
-from gdws.cli.options import errors
+from gdws.cli.terminal import errors, show_what_cannot_be_shown
 from gdws.cli.training import download, train_command, tune_command
 from gdws.errors import GdwsError
+
+
+class Interrupted(BaseException):
+    """A command that was interrupted, with what it kept. Typer would end without a word on KeyboardInterrupt."""
+
+
+def interruptible(name: str, command: Callable[..., None]) -> Callable[..., None]:
+    @wraps(command)
+    def run(**options: Any) -> None:
+        try:
+            command(**options)
+        except KeyboardInterrupt:
+            raise Interrupted(what_was_kept(name, options)) from None
+
+    return run
+
+
+def what_was_kept(name: str, options: dict[str, Any]) -> str:
+    """What an interrupted command leaves, and how to go on."""
+    out, checkpoint, folder = (Path(options.get(key) or "") for key in ("out", "checkpoint", "folder"))
+    again = "the same command with --resume goes on from it"
+    if name in ("train", "tune") and (out / "checkpoint.safetensors").exists():
+        return f"the last checkpoint is in {out}, and {again}"
+    if name in ("train", "tune") and (out / "log.jsonl").exists():
+        return f"there was no checkpoint in {out} yet, and the same command with --resume begins anew"
+    if name == "evaluate" and options.get("checkpoint") is None:
+        return "nothing was kept (--checkpoint FILE keeps every batch)"
+    if name == "evaluate" and checkpoint.exists():
+        return f"the batches that were done are in {checkpoint}, and {again}"
+    if name == "compress" and out.exists():
+        return f"{out} is whole, as it was before or anew"
+    if name == "compress" and not options.get("no_cache"):
+        return "no network was written, and the same command starts from what the cache has of its statistics and times"
+    if name == "download":
+        return f"what has arrived is in {folder}, and the same command fetches the rest"
+    return "no result was written"
+
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 COMMANDS: dict[str, Callable[..., None]] = {
@@ -29,23 +69,29 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "download": download,
 }
 for name, command in COMMANDS.items():
-    app.command(name)(command)
+    app.command(name)(interruptible(name, command))
 
 
 def main() -> None:
     """The entry point: one sentence and status 2 for bad input, 130 for an interrupt."""
+    show_what_cannot_be_shown()
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning  # type: ignore[assignment]
             app()
     except GdwsError as error:
-        errors.print(f"gdws: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+        errors.say(f"gdws: {error}", style="red")
         sys.exit(2)
-    except KeyboardInterrupt:
-        errors.print("gdws: interrupted; no result was written (where there is a checkpoint, --resume goes on from it)")
+    except OSError as error:  # of a file or, for the output itself, of what it goes to
+        where = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
+        errors.say(f"gdws: {where}{error.strerror or error}", style="red")
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115, what is left of the output is flushed to it
+        sys.exit(2)
+    except Interrupted as stop:
+        errors.say(f"gdws: interrupted: {stop}")
         sys.exit(130)
 
 
 def _show_warning(message: Warning | str, *_: Any) -> None:
     """One sentence, without the line of code that gave it."""
-    errors.print(f"gdws: {message}", style="yellow", markup=False, highlight=False, soft_wrap=True)
+    errors.say(f"gdws: {message}", style="yellow")

@@ -27,8 +27,7 @@ from gdws.cli.options import (
     Size,
     Weights,
     cache_folder,
-    console,
-    errors,
+    check_json,
     fraction,
     image_shape,
     load_network,
@@ -37,11 +36,13 @@ from gdws.cli.options import (
     write_json,
 )
 from gdws.cli.progress_bar import Bar
+from gdws.cli.terminal import console, errors
 from gdws.compression import storage
 from gdws.compression.compress import compress as compress_model
 from gdws.compression.fidelity import CheckImages
 from gdws.compression.report import report
 from gdws.core.cost import network_cost
+from gdws.core.files import check_folder
 from gdws.core.progress import shown
 from gdws.core.significance import images_to_bound
 from gdws.core.sites import find_convolutions
@@ -64,11 +65,12 @@ def demo_command(
     seed: Seed = 0,
 ) -> None:
     """Compress the embedded robust CNN and show what it costs: one table, and result.json."""
+    check_json(json_file)
     with shown(Bar(errors)):
         rows = demo.demo(images, seed)
     console.print(tables.demo(rows, images))
     told = demo.seen(rows, images)
-    console.print(told, markup=False, highlight=False, soft_wrap=True)
+    console.say(*told.splitlines())
     write_json(json_file, {"rows": [asdict(row) for row in rows], "images": images, "seed": seed, "seen": told, **machine()})
 
 
@@ -80,6 +82,7 @@ def inspect(
     json_file: Json = None,
 ) -> None:
     """List a model's convolutions: shape, cost, and what becomes of each or why it stays dense."""
+    check_json(json_file)
     network = unwrap(load_network(model, weights, base=base))
     example = torch.zeros(1, *image_shape(size, [network]))
     made = plan_of(network)
@@ -103,7 +106,7 @@ def inspect(
     cost = network_cost(network, example)
     console.print(f"{cost.macs / 1e6:.1f} M MACs, {cost.parameters / 1e6:.3f} M parameters, {cost.size_mb:.2f} MB")
     record = json.loads(made.to_json()) if made is not None else None
-    write_json(json_file, {"model": model, "cost": asdict(cost), "plan": record})
+    write_json(json_file, {"model": model, "cost": asdict(cost), "plan": record, **machine()})
 
 
 def compress(
@@ -150,12 +153,12 @@ def compress(
         typer.Option(help="folder that keeps statistics and times, 2 GB at most (default ~/.cache/gdws)"),
     ] = None,
     no_cache: Annotated[bool, typer.Option("--no-cache", help="keep nothing")] = False,
-    force: Annotated[bool, typer.Option(help="overwrite the output folder")] = False,
+    force: Annotated[bool, typer.Option(help="overwrite the output folder, if gdws wrote all that is in it")] = False,
     json_file: Json = None,
 ) -> None:
     """Compress a model under a budget, on training images of the data, and save it."""
-    if out.exists() and not force:
-        raise GdwsError(f"{out} exists: choose another folder, or overwrite it with --force")
+    check_folder(out, force, storage.FILES)
+    check_json(json_file)
     given = {"Macs": macs, "Params": params, "Speedup": speedup, "Latency": latency, "Beta": beta, "Drop": drop}
     budget = _budget(given)
     target = Target(engine, precision, threads, batch)
@@ -188,15 +191,15 @@ def compress(
     console.print(tables.plan(made))
     console.print(tables.left(made))
     if made.measured is not None:
-        console.print(tables.measured(made))
-    console.print(str(found), markup=False, highlight=False, soft_wrap=True)
+        console.say(*tables.measured(made))
+    console.say(*str(found).splitlines())
     for warning in found.warnings:
-        console.print(f"Warning: {warning}", style="bold red", markup=False, highlight=False, soft_wrap=True)
-    console.print(f"saved to {out}", markup=False, highlight=False, soft_wrap=True)
+        console.say(f"Warning: {warning}", style="bold red")
+    console.say(f"saved to {out}")
     saved = storage.read_record(out)
     if not saved["exported"]:
         reason = f"without model.onnx ({saved['not exported because']})"
-        console.print(f"{reason}: commands on it need {saved['base']}", markup=False, highlight=False, soft_wrap=True)
+        console.say(f"{reason}: commands on it need {saved['base']}")
     cost, agreed = found.fidelity, {}
     if cost is not None:
         agreed = {"clean": cost.agreement} | ({} if cost.attacked_agreement is None else {"attacked": cost.attacked_agreement})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -25,8 +24,7 @@ from gdws.cli.options import (
     Seed,
     Size,
     Weights,
-    console,
-    errors,
+    check_json,
     fraction,
     image_shape,
     load_network,
@@ -35,8 +33,9 @@ from gdws.cli.options import (
     write_json,
 )
 from gdws.cli.progress_bar import Bar
+from gdws.cli.terminal import console, errors
 from gdws.core.checks import unpack_batch
-from gdws.core.files import write_atomically
+from gdws.core.files import Kind, check_file, scratch_folder, write_atomically
 from gdws.core.progress import shown, track
 from gdws.deploy import benchmark, engines
 from gdws.deploy.onnx import to_onnx, verify
@@ -55,7 +54,7 @@ def export_command(
     images: Annotated[int, typer.Option(help="training images to calibrate int8 on")] = 300,
     n: Annotated[int, typer.Option("--n", help="test images to check the file on, clean and attacked")] = 200,
     eps: Eps = "8/255",
-    force: Annotated[bool, typer.Option(help="overwrite the file")] = False,
+    force: Annotated[bool, typer.Option(help="overwrite the file, if it is an ONNX file")] = False,
     seed: Seed = 0,
     json_file: Json = None,
 ) -> None:
@@ -65,15 +64,17 @@ def export_command(
         raise GdwsError(f"--to is {to!r}, --precision {precision!r}: expected onnx, and {' or '.join(precisions)}")
     if out.exists() and not force:
         raise GdwsError(f"{out} exists: choose another file, or overwrite it with --force")
+    check_file(out, Kind.ONNX)
+    check_json(json_file)
     network = load_network(model, weights, base=base)
     test = [unpack_batch(batch) for batch in data.load(data_name, "test", labels=False).take(n, 50)]
     sets = {"clean": torch.cat([clean for clean, _ in test])}
     radius = fraction(eps)
-    with shown(Bar(errors)), tempfile.TemporaryDirectory() as folder:
-        made = Path(folder, "float32.onnx")
+    with shown(Bar(errors)), scratch_folder() as folder:
+        made = folder / "float32.onnx"
         to_onnx(network, made, sets["clean"][:1])
         if precision == "int8":
-            made, plain = Path(folder, "int8.onnx"), made
+            made, plain = folder / "int8.onnx", made
             quantize(plain, made, data.load(data_name, "train", labels=False).take(images).images.float() / 255)
         if radius:
             attack = PGD(eps=radius, step=radius / 4, steps=10)
@@ -84,7 +85,7 @@ def export_command(
         # int8 differs by design: it is measured, not refused.
         tolerance = None if precision == "int8" else 1e-3
         parities = {name: verify(made, network, part, tolerance=tolerance) for name, part in sets.items()}
-        write_atomically(out, made.read_bytes())
+        write_atomically(out, made.read_bytes(), Kind.ONNX)
     title = f"{out}, {precision}, {out.stat().st_size / 2**20:.2f} MB, beside the model"
     console.print(tables.parities(parities, title))
     rows = [{"images": name, **asdict(parity)} for name, parity in parities.items()]
@@ -116,6 +117,7 @@ def bench_command(
     json_file: Json = None,
 ) -> None:
     """Frames per second of models in their fastest engine, or in one of your choice, taken in turns in one process."""
+    check_json(json_file)
     if threads is not None:
         torch.set_num_threads(threads)
     if paper:

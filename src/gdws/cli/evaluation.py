@@ -23,8 +23,6 @@ from gdws.cli.options import (
     Seed,
     Weights,
     check_json,
-    console,
-    errors,
     fraction,
     load_network,
     machine,
@@ -32,7 +30,9 @@ from gdws.cli.options import (
     write_json,
 )
 from gdws.cli.progress_bar import Bar
+from gdws.cli.terminal import console, errors
 from gdws.core.distributed import join_processes, local_device
+from gdws.core.files import check_file
 from gdws.core.progress import shown
 from gdws.deploy.quantize import is_quantized
 from gdws.deploy.straight_through import StraightThrough
@@ -70,11 +70,13 @@ def evaluate_command(
     json_file: Json = None,
 ) -> None:
     """Natural accuracy, accuracy under attack, and what changed for each image; under torchrun, in several processes."""
-    test = data.load(data_name, "test").take(n, batch)
-    attacks = _attacks(attack, steps, eps)
+    check_json(json_file)
     if resume and checkpoint is None:
         raise GdwsError("--resume without --checkpoint: expected the file to continue")
-    check_json(json_file)
+    if checkpoint is not None:
+        check_file(checkpoint)
+    test = data.load(data_name, "test").take(n, batch)
+    attacks = _attacks(attack, steps, eps)
     with join_processes() as processes:
         place = local_device(usable_device(device))
         networks, forms = dict[str, torch.nn.Module](), dict[str, Deployed]()
@@ -116,7 +118,7 @@ def evaluate_command(
     if found.transfers:
         console.print(tables.transfers(found))
     for flag in flags:
-        console.print(f"Warning: {flag}.", style="yellow", markup=False, highlight=False)
+        console.say(f"Warning: {flag}.", style="yellow")
     if attacks and not flags:
         console.print("No reason to doubt these numbers was found (docs/explanation/evaluation.md says what was looked for).")
     record = {"data": data_name, **found.record(), "doubts": [{**asdict(flag), "text": str(flag)} for flag in flags]}

@@ -11,17 +11,19 @@ from typing import Annotated, Any
 
 import torch
 import typer
-from rich.console import Console
 from torch import nn
 
 from gdws import data, models
-from gdws.core.files import write_atomically
+from gdws.cli.terminal import harmless
+from gdws.core.files import Kind, check_file, write_atomically
+from gdws.core.version import __version__
 from gdws.deploy.engines import PRECISIONS
 from gdws.errors import GdwsError
 from gdws.models.names import BaseNeeded, base_of, is_code, is_folder
 from gdws.planning.plan import plan_of
 
-console, errors = Console(), Console(stderr=True)
+FORMAT = "gdws result 1"
+"""The first word of what --json writes: such a file may be written over."""
 
 Model = Annotated[str, typer.Argument(help="demo, zoo:NAME, torchvision:NAME, timm:NAME, FILE.py:FACTORY or a folder")]
 Weights = Annotated[Path | None, typer.Option(help="safetensors, or a torch state dict, for the (first) model")]
@@ -52,7 +54,7 @@ def load_network(
     except BaseNeeded as needed:
         if needed.base is None or not can_ask():
             raise
-        if not typer.confirm(f"{name} was made from {needed.base}, which is code: run it?", err=True):
+        if not typer.confirm(harmless(f"{name} was made from {needed.base}, which is code: run it?"), err=True):
             raise
         base = needed.base
     return models.resolve(name, base=base, layers=layers)
@@ -111,15 +113,15 @@ def cache_folder() -> Path:
 
 def machine() -> dict[str, Any]:
     """What a result was made with."""
-    return {"torch": str(torch.__version__), "threads": torch.get_num_threads()}
+    return {"gdws": __version__, "torch": str(torch.__version__), "threads": torch.get_num_threads()}
 
 
 def check_json(path: Path | None) -> None:
-    """Say that the result cannot be written before hours of work, not after."""
-    if path is not None and not path.parent.is_dir():
-        raise GdwsError(f"there is no folder {path.parent}: expected one for the result")
+    """Say that the result cannot be written, before hours of work and not after."""
+    if path is not None:
+        check_file(path, Kind.RECORD)
 
 
 def write_json(path: Path | None, record: dict[str, Any]) -> None:
     if path is not None:
-        write_atomically(path, json.dumps(record, indent=1))
+        write_atomically(path, json.dumps({"format": FORMAT, **record}, indent=1), Kind.RECORD)

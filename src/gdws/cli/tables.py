@@ -94,18 +94,18 @@ def left(made: Plan) -> str:
     return f"{made.macs:.3f} of the MACs and {made.parameters:.3f} of the weights that may be replaced are left"
 
 
-def measured(made: Plan) -> str:
-    """What a plan under a budget of time came to."""
+def measured(made: Plan) -> list[str]:
+    """What a plan under a budget of time came to, in sentences."""
     found, budget = made.measured, made.budget
     assert found is not None
     assert isinstance(budget, Latency | Speedup)
     threads = "" if found.engine == "cuda" else f", {found.threads} thread(s)"
     where = f"{found.engine} {found.precision}{threads}, batch {found.batch}, {found.device}"
     dense = f"dense: {1e3 * found.dense_seconds:.2f} ms in {found.dense_engine}"
-    sentence = f"{1 / found.latency:.2f}x measured, {1 / found.predicted:.2f}x predicted ({where}; {dense})"
+    sentences = [f"{1 / found.latency:.2f}x measured, {1 / found.predicted:.2f}x predicted ({where}; {dense})"]
     if found.latency > TOO_SLOW * budget.share:
-        sentence += f"\nWarning: that is slower than asked for ({1 / budget.share:.2f}x); no plan that was tried is faster"
-    return sentence
+        sentences.append(f"Warning: that is slower than asked for ({1 / budget.share:.2f}x); no plan that was tried is faster")
+    return sentences
 
 
 def accuracies(found: Comparison, title: str) -> Table:

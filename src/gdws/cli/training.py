@@ -20,8 +20,6 @@ from gdws.cli.options import (
     Seed,
     Weights,
     check_json,
-    console,
-    errors,
     fraction,
     load_network,
     machine,
@@ -29,8 +27,10 @@ from gdws.cli.options import (
     write_json,
 )
 from gdws.cli.progress_bar import Bar
+from gdws.cli.terminal import console, errors
 from gdws.compression import storage
 from gdws.core.distributed import join_processes, local_device
+from gdws.core.files import check_writable
 from gdws.core.progress import shown
 from gdws.data.download import OFFICIAL, fetch
 from gdws.errors import GdwsError
@@ -74,6 +74,7 @@ def train_command(
 ) -> None:
     """Train a network adversarially; several processes by torchrun. The weights that are kept are OUT/model.safetensors."""
     check_json(json_file)
+    check_writable(out)
     if is_folder(model):
         raise GdwsError(f"{model} is a compressed network: expected gdws tune, which keeps it so")
     radius = None if eps is None else fraction(eps)
@@ -114,6 +115,7 @@ def tune_command(
 ) -> None:
     """Tune a compressed network adversarially, in its factored form. The network is the folder OUT/model."""
     check_json(json_file)
+    check_writable(out)
     if teacher is None and teacher_weights is not None:
         raise GdwsError(f"--teacher-weights {teacher_weights} without --teacher: expected the network that they belong to")
     if teacher is not None and teacher_weights is None and teacher.startswith(("zoo:", "torchvision:", "timm:")):
@@ -141,7 +143,7 @@ def download(
     """Fetch a data set from its official address, check it, and resume what was interrupted."""
     with shown(Bar(errors)):
         fetch(name, folder)
-    console.print(f"ready to use: --data {name}:{folder}", markup=False, highlight=False, soft_wrap=True)
+    console.say(f"ready to use: --data {name}:{folder}")
 
 
 def _report(trained: Trained, plan: Recipe, where: Path, json_file: Path | None) -> None:
@@ -152,7 +154,7 @@ def _report(trained: Trained, plan: Recipe, where: Path, json_file: Path | None)
         f"{which} {best['epoch']}" if best["epoch"] else "Every epoch was worse than the network had been before, which is kept"
     )
     accuracies = f"natural {best['natural']:.2f} %, robust {best['robust']:.2f} % of the images held back"
-    console.print(f"{which}: {accuracies}. Written to {where}", markup=False, highlight=False, soft_wrap=True)
+    console.say(f"{which}: {accuracies}. Written to {where}")
     if trained.harmed and best["epoch"]:
         earlier = f"{before['natural']:.2f} % and {before['robust']:.2f} %"
         console.print(

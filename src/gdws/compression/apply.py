@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import replace
 
 import torch
@@ -14,9 +13,9 @@ from gdws.calibration.statistics import Statistics
 from gdws.compression.fidelity import attack_of, hold_back
 from gdws.compression.refit import refit
 from gdws.core.checks import Batches, check_weights
-from gdws.core.execution import placement
+from gdws.core.execution import own_copy, placement, private_copy
 from gdws.core.progress import track
-from gdws.core.sites import find_convolutions, replace_modules
+from gdws.core.sites import find_convolutions, replace_modules, why_not_plain
 from gdws.core.unwrap import unwrap
 from gdws.errors import GdwsError
 from gdws.planning.plan import HELD_BACK, LayerPlan, Plan, attach_plan
@@ -42,7 +41,7 @@ def apply(model: nn.Module, plan: Plan, calibration: Batches | Statistics | None
     >>> gdws.plan_of(gdws.apply(model, plan)) == plan
     True
     """
-    model = unwrap(model)
+    model = private_copy(unwrap(model))
     check_weights(model)
     for layer in plan.layers:
         _check_fits(model, layer)
@@ -53,13 +52,14 @@ def apply(model: nn.Module, plan: Plan, calibration: Batches | Statistics | None
         for layer in track(replaced, "layers"):
             found = statistics.curves[layer.name][layer.structure], statistics.layers[layer.name].metrics()
             made[layer.name] = STRUCTURES[layer.structure].build(_conv(model, layer.name), layer.ranks, *found)
-        refit(model, made, [layer.positions for layer in replaced], statistics.images, statistics.attacked)
+        attacked = statistics.attacked if statistics.attack is not None else None
+        refit(model, made, [layer.positions for layer in replaced], statistics.images, attacked)
     else:
         for layer in replaced:
             conv = _conv(model, layer.name)
             factors = truncate(conv.weight, torch.tensor(layer.g, device=conv.weight.device), conv.groups)
             made[layer.name] = GDWSConv2d.from_factors(factors, conv)
-    compressed = copy.deepcopy(model).eval()
+    compressed = own_copy(model).eval()
     replace_modules(compressed, {compressed.get_submodule(name): layer.eval() for name, layer in made.items()})
     attach_plan(compressed, plan)
     return compressed
@@ -98,6 +98,8 @@ def _check_fits(model: nn.Module, layer: LayerPlan) -> None:
             f"the plan's layer {layer.name} has shape {layer.shape}, groups {layer.groups}: "
             f"expected the model's {tuple(conv.weight.shape)}, groups {conv.groups}"
         )
+    if layer.structure != "dense" and (reason := why_not_plain(conv)) is not None:
+        raise GdwsError(f"the plan replaces {layer.name} by {layer.structure} ({reason}): expected it to stay dense")
     if layer.structure not in ("dense", *STRUCTURES):
         expected = ", ".join(("dense", *STRUCTURES))
         raise GdwsError(f"the plan's layer {layer.name} has structure {layer.structure!r}: expected one of {expected}")

@@ -14,6 +14,7 @@ from gdws.compression.apply import apply
 from gdws.compression.drop import smallest_within
 from gdws.compression.fidelity import Check, CheckImages, attack_of
 from gdws.core.checks import Batches
+from gdws.core.execution import private_copy
 from gdws.core.unwrap import unwrap
 from gdws.errors import GdwsError
 from gdws.planning.budgets import Budget, Drop
@@ -62,7 +63,7 @@ def compress(
     >>> gdws.plan_of(fast).macs <= 0.5
     True
     """
-    model = unwrap(model)
+    model = private_copy(unwrap(model))
     given = None if check is None else CheckImages.gather(check)
     made, statistics = _planned(model, images, budget, method, target, given, seed, cache)
     compressed = apply(model, made, statistics)
@@ -107,7 +108,7 @@ def plan(
     if check is not None and not budget.is_searched:
         raise GdwsError(f"a plan for {budget} got check=: expected it for Drop only, or with gdws.compress or gdws.report")
     given = None if check is None else CheckImages.gather(check)
-    return _planned(unwrap(model), images, budget, method, target, given, seed, cache)[0]
+    return _planned(private_copy(unwrap(model)), images, budget, method, target, given, seed, cache)[0]
 
 
 def _planned(

@@ -17,7 +17,6 @@ them, and they are what robustness is made of. A small ridge pulls P towards the
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -25,10 +24,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from gdws.core.execution import LARGEST_TEMPORARY, full_precision, placement
+from gdws.core.checks import run_model
+from gdws.core.execution import LARGEST_TEMPORARY, full_precision, placement, private_copy
 from gdws.core.progress import track
 from gdws.core.sites import find_convolutions, replace_modules
 from gdws.structures.layers import FactoredConv2d
+from gdws.structures.metric import add_moment, mirror, product
 
 ATTACK_WEIGHT = 16.0
 RIDGE = 1e-3
@@ -54,25 +55,26 @@ class NormalEquations:
 class _Pair(nn.Module):
     """A convolution and the layer in its place.
 
-    uses     calls in one pass.
-    steps    of a progress bar, one for each call that refits the layer.
-    fitting  whether each call does.
+    uses      calls in one pass.
+    steps     of a progress bar, one for each call that refits the layer.
+    attacked  whether the second half of the images are the first ones, attacked.
+    fitting   whether each call does.
     """
 
-    def __init__(self, conv: nn.Conv2d, layer: FactoredConv2d, uses: int, steps: Iterator[int]) -> None:
+    def __init__(self, conv: nn.Conv2d, layer: FactoredConv2d, uses: int, steps: Iterator[int], attacked: bool) -> None:
         super().__init__()
-        self.conv, self.layer, self.uses, self.steps = conv, layer, uses, steps
+        self.conv, self.layer, self.uses, self.steps, self.attacked = conv, layer, uses, steps, attacked
         self.fitting = True
         self.earlier: list[NormalEquations] = []
 
-    def forward(self, x: Tensor) -> Tensor:
-        original, compressed = x.chunk(2)
+    def forward(self, input: Tensor) -> Tensor:
+        original, compressed = input.chunk(2)
         first: Tensor = self.conv(original[:1])
-        y = first.new_empty(len(x), *first.shape[1:])
+        y = first.new_empty(len(input), *first.shape[1:])
         target, output = y.chunk(2)
         _fill(target, self.conv, original)
         if self.fitting and self.layer.mixing.numel():
-            calls = [*self.earlier, normal_equations(self.layer, compressed, target)]
+            calls = [*self.earlier, normal_equations(self.layer, compressed, target, self.attacked)]
             solve_mix(self.layer, calls)
             self.earlier = calls if len(calls) < self.uses else []  # they are large
         if self.fitting:
@@ -88,11 +90,11 @@ def _fill(out: Tensor, module: nn.Module, x: Tensor, rows: int = 32) -> None:
 
 
 def refit(
-    model: nn.Module, layers: dict[str, FactoredConv2d], positions: Sequence[int], images: Tensor, attacked: Tensor
+    model: nn.Module, layers: dict[str, FactoredConv2d], positions: Sequence[int], images: Tensor, attacked: Tensor | None
 ) -> None:
     """Refit `layers`, in place, which replace the convolutions of these names and have this many output pixels.
 
-    images and attacked (N, C, H, W).
+    images and attacked (N, C, H, W); None where there is no attack.
 
     Feature maps of four copies of the images are in memory at once, so only as many are used as LARGEST_MAP allows: for
     ResNet-18 256 of 32x32 pixels on a CPU, where they also cost time, and 800 on a GPU.
@@ -100,28 +102,26 @@ def refit(
     device, dtype = placement(model)
     widest = max((layer.out_channels * p for layer, p in zip(layers.values(), positions, strict=True)), default=1)
     count = max(1, LARGEST_MAP.get(device.type, LARGEST_MAP["cpu"]) // (4 * 4 * widest))
-    images, attacked = images[:count], attacked[:count]
-    # A copy of the module tree that shares its tensors with the model.
-    shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
-    shell = copy.deepcopy(model, shared).eval()
-    both = torch.cat([images, attacked]).to(device, dtype)
+    images = images[:count]
+    shell = private_copy(model).eval()
+    both = (images if attacked is None else torch.cat([images, attacked[:count]])).to(device, dtype)
     uses = {site.name: len(site.maps) for site in find_convolutions(model, both) if site.name in layers}
     # Layers of one call are fitted once more where others have several, which only the end of a pass knows.
     shared_by_calls = any(count > 1 for count in uses.values())
     total = sum(uses.values()) + shared_by_calls * sum(count == 1 for count in uses.values())
     steps = track(range(total), f"refit on {len(images)} images", total)
     next(steps, None)
-    pairs = [_Pair(_conv(shell, name), layer, uses[name], steps) for name, layer in layers.items()]
+    pairs = [_Pair(_conv(shell, name), layer, uses[name], steps, attacked is not None) for name, layer in layers.items()]
     replace_modules(shell, {pair.conv: pair for pair in pairs})
     with full_precision(), torch.no_grad(), closing(steps):
         for _ in range(2 if shared_by_calls else 1):
-            shell(torch.cat([both, both]))
+            run_model(shell, torch.cat([both, both]))
             for pair in pairs:
                 pair.fitting = pair.uses == 1
 
 
-def normal_equations(layer: FactoredConv2d, x: Tensor, y: Tensor) -> NormalEquations:
-    """For a layer's mix; x (2N, C, H, W) its input on clean, then attacked images, y the outputs wanted."""
+def normal_equations(layer: FactoredConv2d, x: Tensor, y: Tensor, attacked: bool) -> NormalEquations:
+    """For a layer's mix; x (B, C, H, W) its input, y the outputs wanted. attacked: on clean, then as many attacked images."""
     features, outputs = layer.mixing[0].numel(), layer.out_channels // layer.groups
     gram = torch.zeros(layer.groups, features, features, dtype=torch.float64, device=x.device)
     cross = torch.zeros(layer.groups, outputs, features, dtype=torch.float64, device=x.device)
@@ -134,19 +134,29 @@ def normal_equations(layer: FactoredConv2d, x: Tensor, y: Tensor) -> NormalEquat
         return values.float().view(len(values), layer.groups, -1, pixels).permute(1, 2, 0, 3).flatten(2)
 
     images = max(1, MOST_PIXELS // pixels)
-    halves = zip(*(part[:images].split(rows) for value in (x, y) for part in value.chunk(2)), strict=True)
-    for clean_x, attacked_x, clean_y, attacked_y in halves:
-        clean_z, attacked_z = columns(layer.features(clean_x)), columns(layer.features(attacked_x))
-        clean_t, attacked_t = columns(_without_bias(layer, clean_y)), columns(_without_bias(layer, attacked_y))
-        # a^2 + b^2 + w (b - a)^2 = (a + b)^2 / 2 + (1/2 + w) (b - a)^2: two products in the place of three.
-        for weight, z, target in (
-            (0.5, clean_z + attacked_z, clean_t + attacked_t),
-            (0.5 + ATTACK_WEIGHT, attacked_z - clean_z, attacked_t - clean_t),
-        ):
-            gram += weight * (z @ z.mT).double()
-            cross += weight * (target @ z.mT).double()
+    halves = 2 if attacked else 1
+    for parts in zip(*(part[:images].split(rows) for value in (x, y) for part in value.chunk(halves)), strict=True):
+        found = [columns(layer.features(part)) for part in parts[:halves]]
+        wanted = [columns(_without_bias(layer, part)) for part in parts[halves:]]
+        for weight, z, target in _terms(found, wanted):
+            upper = z.new_zeros(gram.shape)
+            add_moment(upper, z)
+            gram += weight * upper.double()
+            cross += weight * torch.stack([product(*pair) for pair in zip(target, z, strict=True)]).double()
             energy += weight * target.square().sum()
-    return NormalEquations(gram, cross, energy)
+    return NormalEquations(mirror(gram), cross, energy)
+
+
+def _terms(features: list[Tensor], targets: list[Tensor]) -> list[tuple[float, Tensor, Tensor]]:
+    """What is squared: weights, features and targets; given those on clean images, and perhaps on attacked ones."""
+    if len(features) == 1:
+        return [(1.0, features[0], targets[0])]
+    (clean_z, attacked_z), (clean_t, attacked_t) = features, targets
+    # a^2 + b^2 + w (b - a)^2 = (a + b)^2 / 2 + (1/2 + w) (b - a)^2: two products in the place of three.
+    return [
+        (0.5, clean_z + attacked_z, clean_t + attacked_t),
+        (0.5 + ATTACK_WEIGHT, attacked_z - clean_z, attacked_t - clean_t),
+    ]
 
 
 def solve_mix(layer: FactoredConv2d, calls: Sequence[NormalEquations]) -> None:

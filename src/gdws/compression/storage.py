@@ -6,21 +6,24 @@ would be unpickled); a network that cannot be exported is saved without it, and 
 
 from __future__ import annotations
 
-import copy
 import json
 import os
+import reprlib
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save as serialize
 from torch import Tensor, nn
 
-from gdws.core.execution import evaluating, full_precision, placement
-from gdws.core.files import new_folder
+from gdws.core.execution import evaluating, full_precision, own_copy, placement
+from gdws.core.files import NotWritten, new_folder
+from gdws.core.reading.limits import read_file
+from gdws.core.reading.schema import build, parse
+from gdws.core.reading.weights import contiguous_copies, load_weights, read_weights
 from gdws.core.sites import replace_modules
 from gdws.core.unwrap import unwrap
-from gdws.core.weights import contiguous_copies, load_weights, read_weights
 from gdws.deploy.onnx import to_onnx, trace_any_batch
 from gdws.deploy.straight_through import StraightThrough
 from gdws.errors import GdwsError, first_line
@@ -29,8 +32,22 @@ from gdws.structures import STRUCTURES
 
 FORMAT, READABLE = "gdws model 2", ("gdws model 1", "gdws model 2")
 """What is written, and what is read. The first has no model.onnx, and names of layers may begin with that of a wrapper."""
+FILES = ("gdws.json", "model.safetensors", "model.onnx")
+"""What the folder of a network consists of."""
 WRAPPERS = ("network", "module")
 """Attributes in which Normalized and DataParallel have the network."""
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """gdws.json, with _ where it has spaces."""
+
+    format: str
+    base: str | None
+    layers: dict[str, str]
+    plan: dict[str, Any] | None
+    exported: bool = False
+    not_exported_because: str | None = None
 
 
 def save(
@@ -40,7 +57,7 @@ def save(
 
     model   compressed or not.
     folder  it appears when it is complete.
-    force   write over a folder that exists.
+    force   write over a folder that exists, if it is empty or holds nothing but such a network.
     base    name of the architecture, such as "zoo:resnet18", for the command line and gdws.models.resolve.
     export  also write the whole network as model.onnx, where it can be exported, which takes seconds. The folder then needs
             no base.
@@ -68,8 +85,8 @@ def save(
         "plan": None if plan is None else json.loads(plan.to_json()),
     }
     tensors = contiguous_copies(model.state_dict())
-    with new_folder(Path(folder), force) as temporary:
-        save_file(tensors, temporary / "model.safetensors")
+    with new_folder(Path(folder), force, FILES) as temporary:
+        (temporary / "model.safetensors").write_bytes(serialize(tensors))
         reason = _export(model, plan, temporary / "model.onnx") if export else "it was saved with export=False"
         record |= {"exported": reason is None, "not exported because": reason}
         (temporary / "gdws.json").write_text(json.dumps(record, indent=1))
@@ -95,7 +112,7 @@ def load(folder: str | os.PathLike[str], model: nn.Module | None = None) -> nn.M
         return _load_exported(Path(folder))
     model = unwrap(model)
     record, tensors = read_saved(folder, model)
-    loaded = copy.deepcopy(model).eval()
+    loaded = own_copy(model).eval()
     for name, structure in record["layers"].items():
         try:
             conv = loaded.get_submodule(name)
@@ -110,19 +127,19 @@ def load(folder: str | os.PathLike[str], model: nn.Module | None = None) -> nn.M
 
 
 def read_record(folder: str | os.PathLike[str]) -> dict[str, Any]:
-    """gdws.json of a saved network, checked."""
+    """gdws.json of a saved network, checked: its base, layers, exported, "not exported because", and plan, a Plan or None."""
     path = Path(folder) / "gdws.json"
+    problem = f"{path} is not whole"
     try:
-        record = json.loads(path.read_text())
-        if record["format"] not in READABLE or not isinstance(record["layers"], dict):
-            raise GdwsError(f"{path} has format {record['format']!r}: expected {FORMAT!r}")
+        record = parse(read_file(path), problem)
     except OSError as error:
         raise GdwsError(f"cannot read {path}: {error.strerror}, expected a folder that gdws.save wrote") from None
-    except (ValueError, KeyError, TypeError) as error:
-        if isinstance(error, GdwsError):
-            raise
-        raise GdwsError(f"{path} is not whole: {error}, expected JSON that gdws.save wrote") from None
-    return dict(record)
+    if not isinstance(record, dict) or record.get("format") not in READABLE:
+        found = record.get("format") if isinstance(record, dict) else record
+        raise GdwsError(f"{path} has format {reprlib.repr(found)}: expected {FORMAT!r}")
+    stored: _Stored = build(_Stored, {name.replace(" ", "_"): value for name, value in record.items()}, problem)
+    plan = None if stored.plan is None else Plan.from_record(stored.plan)
+    return {name.replace("_", " "): value for name, value in vars(stored).items()} | {"plan": plan}
 
 
 def read_saved(folder: str | os.PathLike[str], model: nn.Module) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -133,15 +150,16 @@ def read_saved(folder: str | os.PathLike[str], model: nn.Module) -> tuple[dict[s
         if all(name.startswith(start) for name in tensors) and not hasattr(model, wrapper):
             tensors = {name.removeprefix(start): value for name, value in tensors.items()}
             record["layers"] = {name.removeprefix(start): kind for name, kind in record["layers"].items()}
-            for layer in (record["plan"] or {}).get("layers", ()):
-                layer["name"] = layer["name"].removeprefix(start)
+            if record["plan"] is not None:
+                layers = (replace(layer, name=layer.name.removeprefix(start)) for layer in record["plan"].layers)
+                record["plan"] = replace(record["plan"], layers=tuple(layers))
     return record, tensors
 
 
 def _load_exported(folder: Path) -> nn.Module:
     record = read_record(folder)
-    if not record.get("exported"):
-        reason = record.get("not exported because") or "an earlier version saved it"
+    if not record["exported"]:
+        reason = record["not exported because"] or "an earlier version saved it"
         raise GdwsError(
             f"{folder} has no exported network ({reason}): expected the model it was made from, gdws.load(folder, model)"
         )
@@ -150,7 +168,7 @@ def _load_exported(folder: Path) -> nn.Module:
 
 def _with_plan(model: nn.Module, record: dict[str, Any]) -> nn.Module:
     if record["plan"] is not None:
-        attach_plan(model, Plan.from_json(json.dumps(record["plan"])))
+        attach_plan(model, record["plan"])
     return model
 
 
@@ -167,6 +185,8 @@ def _export(model: nn.Module, plan: Plan | None, path: Path) -> str | None:
         tolerance = 1e-3 if placement(model)[1] == torch.float32 else 0.1
         if not difference <= tolerance * max(1.0, float(wanted.abs().max())):
             raise GdwsError(f"the file differs from the model by {difference:.2g} in a logit")
+    except NotWritten:
+        raise
     except Exception as error:  # a folder without the file is better than none
         path.unlink(missing_ok=True)
         return first_line(error).replace(str(path), path.name)

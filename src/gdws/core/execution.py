@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
-from contextlib import contextmanager
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from gdws.errors import GdwsError
+from gdws.errors import GdwsError, first_line
 
 LARGEST_TEMPORARY = 2**22
 """Elements of the largest temporary tensor that a pass over many pixels makes at once."""
@@ -27,15 +28,72 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = True
 
 
-@contextmanager
-def full_precision(*, tf32: bool = False) -> Iterator[None]:
+class _Precision:
+    """What PyTorch has one flag of for all threads: TF32 is allowed while every thread that says something allows it."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.wishes: dict[int, list[bool]] = {}
+        self.outside = (False, False)
+
+    @contextmanager
+    def wish(self, tf32: bool) -> Iterator[None]:
+        thread = threading.get_ident()
+        with self.lock:
+            if not self.wishes:
+                self.outside = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
+            self.wishes.setdefault(thread, []).append(tf32)
+            self._set()
+        try:
+            yield
+        finally:
+            with self.lock:
+                self.wishes[thread].pop()
+                if not self.wishes[thread]:
+                    del self.wishes[thread]
+                self._set()
+
+    def _set(self) -> None:
+        allowed = all(mine[-1] for mine in self.wishes.values())
+        values = (allowed, allowed) if self.wishes else self.outside
+        torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = values
+
+
+_PRECISION = _Precision()
+
+
+def full_precision(*, tf32: bool = False) -> AbstractContextManager[None]:
     """True float32 on NVIDIA GPUs inside: PyTorch's default lets convolutions round their inputs to TF32. Or TF32, if asked."""
-    before = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = tf32
+    return _PRECISION.wish(tf32)
+
+
+def private_copy(model: nn.Module) -> nn.Module:
+    """The model once more, to put hooks and flags on while others use it: it has the same parameters, all else is its own."""
+    return _copied(model, lambda value: value if isinstance(value, nn.Parameter) else value.detach().clone())
+
+
+def own_copy(model: nn.Module, dtype: torch.dtype | None = None) -> nn.Module:
+    """A copy with parameters of its own; dtype: of all its floats."""
+
+    def own(value: Tensor) -> Tensor:
+        copied = copy.deepcopy(value) if isinstance(value, nn.Parameter) else value.detach().clone()
+        if dtype is not None and copied.is_floating_point():
+            copied.data = copied.data.to(dtype)
+        return copied
+
+    return _copied(model, own)
+
+
+def _copied(model: nn.Module, own: Callable[[Tensor], Tensor]) -> nn.Module:
+    # PyTorch copies only tensors that are leaves of the graph of gradients; a network may keep others, such as weights that it
+    # computes from parameters, or what its last pass gave.
+    held = [each for m in model.modules() for each in (*m._parameters.values(), *m._buffers.values(), *vars(m).values())]
     try:
-        yield
-    finally:
-        torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = before
+        return copy.deepcopy(model, {id(value): own(value) for value in held if isinstance(value, Tensor)})
+    except Exception as error:
+        raise GdwsError(
+            f"the model {type(model).__name__} cannot be copied ({first_line(error)}): expected one that copy.deepcopy copies"
+        ) from error
 
 
 def placement(model: nn.Module) -> tuple[torch.device, torch.dtype]:
@@ -48,4 +106,4 @@ def placement(model: nn.Module) -> tuple[torch.device, torch.dtype]:
 
 def at_least_float32(model: nn.Module) -> nn.Module:
     """The model itself, or a float32 copy where its own type is narrower."""
-    return copy.deepcopy(model).float() if placement(model)[1] in (torch.float16, torch.bfloat16) else model
+    return own_copy(model).float() if placement(model)[1] in (torch.float16, torch.bfloat16) else model

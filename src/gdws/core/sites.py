@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +14,13 @@ from torch.nn import functional as F
 from gdws.core.checks import run_model
 from gdws.core.execution import evaluating
 from gdws.errors import GdwsError
+
+HOOKS = (
+    *("_forward_pre_hooks", "_forward_pre_hooks_with_kwargs"),
+    *("_forward_hooks", "_forward_hooks_with_kwargs", "_forward_hooks_always_called"),
+    *("_backward_pre_hooks", "_backward_hooks", "_is_full_backward_hook"),
+)
+"""Where a module has the hooks on its passes."""
 
 
 @dataclass(frozen=True)
@@ -53,19 +61,23 @@ def find_convolutions(
     names = {module: name for name, module in model.named_modules() if isinstance(module, nn.Conv2d)}
     maps: dict[nn.Conv2d, tuple[tuple[int, int, int, int], ...]] = {}
 
-    def count(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+    def count(module: nn.Module, inputs: tuple[Tensor, ...], named: dict[str, Tensor], output: Tensor) -> None:
         assert isinstance(module, nn.Conv2d)
-        maps[module] = (*maps.get(module, ()), (*inputs[0].shape[2:], *output.shape[2:]))
+        height, width = input_of(inputs, named).shape[2:]
+        maps[module] = (*maps.get(module, ()), (height, width, *output.shape[2:]))
 
-    handles = [module.register_forward_hook(count) for module in names]
+    # Before hooks of others, which may change the output.
+    handles = [module.register_forward_hook(count, prepend=True, with_kwargs=True) for module in names]
     try:
         with evaluating(model), torch.no_grad():
             run_model(model, example[:1])
     finally:
         for handle in handles:
             handle.remove()
+    replaced = [f"{name or 'the model'} has a forward of its own" for name, m in model.named_modules() if "forward" in vars(m)]
     if not maps:
-        raise GdwsError(f"the model {type(model).__name__} runs no nn.Conv2d: expected a CNN")
+        why = f", since {replaced[0]}" if replaced and names else ""
+        raise GdwsError(f"the model {type(model).__name__} runs no nn.Conv2d{why}: expected a CNN")
 
     first = next(iter(maps))
     unused = [pattern for pattern in exclude if not fnmatch.filter(names.values(), pattern)]
@@ -77,9 +89,9 @@ def find_convolutions(
             if fnmatch.fnmatchcase(names[conv], pattern):
                 return f"excluded by {pattern!r}"
         if conv not in maps:
-            return "never runs"
-        if type(conv) is not nn.Conv2d:
-            return f"a {type(conv).__name__}, not a plain Conv2d"
+            return f"never runs, since {replaced[0]}" if replaced else "never runs"
+        if (special := why_not_plain(conv)) is not None:
+            return special
         if keep_first and conv is first:
             return "first layer"
         if keep_1x1 and conv.kernel_size == (1, 1):
@@ -92,13 +104,34 @@ def find_convolutions(
     return [Site(names[conv], conv, maps.get(conv, ()), reason(conv)) for conv in ordered]
 
 
+def why_not_plain(conv: nn.Conv2d) -> str | None:
+    """Why no other layer can do what this one does; None if it does what every nn.Conv2d does."""
+    if type(conv) is not nn.Conv2d:
+        return f"a {type(conv).__name__}, not a plain Conv2d"
+    if "forward" in vars(conv):
+        return "has a forward of its own"
+    if "weight" not in conv._parameters:
+        return "its weight is computed"
+    return None if conv.weight.is_floating_point() else f"weights in {conv.weight.dtype}"
+
+
 def replace_modules(model: nn.Module, replacements: Mapping[nn.Module, nn.Module]) -> None:
-    """Swap modules in place, under every name that they have in the model."""
+    """Swap modules in place, under every name that they have in the model. Hooks on their passes go with their places."""
+    for old, new in replacements.items():
+        for name in HOOKS:
+            vars(old)[name], vars(new)[name] = vars(new)[name], vars(old)[name]
     for parent in list(model.modules()):
         # named_children would list a module that has two names in one parent only once
         for name, child in list(parent._modules.items()):
             if child is not None and child in replacements:
                 setattr(parent, name, replacements[child])
+
+
+def input_of(inputs: tuple[Any, ...], named: Mapping[str, Any]) -> Tensor:
+    """The input of a convolution that was called as conv(x) or conv(input=x)."""
+    given = inputs[0] if inputs else named["input"]
+    assert isinstance(given, Tensor)
+    return given
 
 
 def patches(conv: nn.Conv2d, x: Tensor) -> Tensor:

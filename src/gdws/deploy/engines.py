@@ -5,9 +5,7 @@ A new engine is a new entry of ENGINES: its name, device, precisions and package
 
 from __future__ import annotations
 
-import copy
 import importlib.util
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,7 +17,8 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 
 from gdws.core.checks import run_model, unpack_batch
-from gdws.core.execution import evaluating, placement
+from gdws.core.execution import evaluating, own_copy, placement
+from gdws.core.files import scratch_folder
 from gdws.core.unwrap import unwrap
 from gdws.deploy.autotune import autotune, torch_compile
 from gdws.deploy.benchmark import bench
@@ -177,8 +176,8 @@ def compile(
         _check_runs(each, network, to_precision)
     precision = "int8" if is_int8_file else precision
     images = calibration if to_precision == "int8" else None
-    with tempfile.TemporaryDirectory() as folder:
-        source = Source(network, example, Path(folder))
+    with scratch_folder() as folder:
+        source = Source(network, example, folder)
         built = {
             each.name: Compiled(each.name, precision, threads, each.build(source, to_precision, threads, images))
             for each in engines
@@ -262,7 +261,7 @@ def _own_threads(source: Source, threads: int, build: Callable[[nn.Module], nn.M
         raise GdwsError(
             f"threads is {threads}, and PyTorch's own {torch.get_num_threads()}: expected them equal (torch.set_num_threads)"
         )
-    return build(copy.deepcopy(source.module).eval())
+    return build(own_copy(source.module).eval())
 
 
 ENGINES: dict[str, Engine] = {

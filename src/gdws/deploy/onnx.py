@@ -8,9 +8,9 @@ shift in their own layout. The input normalization stays too: a zero-padded conv
 
 from __future__ import annotations
 
-import copy
 import logging
 import math
+import threading
 import warnings
 from collections import Counter
 from collections.abc import Iterator
@@ -25,13 +25,14 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
 from gdws.core.checks import checked_logits, unpack_batch
-from gdws.core.execution import evaluating, placement
-from gdws.core.files import write_atomically
+from gdws.core.execution import evaluating, own_copy, placement, private_copy
+from gdws.core.files import Kind, write_atomically
 from gdws.core.unwrap import unwrap
 from gdws.deploy.runtimes import OnnxRuntime, require
 from gdws.deploy.straight_through import StraightThrough
 from gdws.errors import GdwsError, first_line
 
+_EXPORTER = threading.RLock()
 TIE = 1e-4
 """Two classes whose logits differ by less are tied: rounding may decide between them."""
 
@@ -40,7 +41,7 @@ def to_onnx(model: nn.Module | ExportedProgram, path: Path | str, example: Tenso
     """Export a model as one self-contained ONNX file.
 
     model    an nn.Module on any device, or what torch.export made of one.
-    path     of the file; what is there is replaced.
+    path     of the file; an ONNX file that is there is replaced.
     example  images (B, C, H, W) in [0, 1], which give the size; the batch of the file is dynamic. A model that can be
              traced for batches of one size only becomes a file for batches of the example's, with a warning; one that was
              loaded from a file becomes that file.
@@ -60,7 +61,7 @@ def to_onnx(model: nn.Module | ExportedProgram, path: Path | str, example: Tenso
     0
     """
     if isinstance(model, StraightThrough):
-        write_atomically(Path(path), model.path.read_bytes())
+        write_atomically(Path(path), model.path.read_bytes(), Kind.ONNX)
         return
     require("onnx"), require("onnxscript")
     program = model if isinstance(model, ExportedProgram) else trace_model(model, example)
@@ -78,7 +79,7 @@ def to_onnx(model: nn.Module | ExportedProgram, path: Path | str, example: Tenso
         content = proto.SerializeToString()
     except ValueError:
         raise GdwsError(f"{path} would be larger than 2 GB: expected a model that fits into one ONNX file") from None
-    write_atomically(Path(path), content)
+    write_atomically(Path(path), content, Kind.ONNX)
 
 
 def trace_model(model: nn.Module, example: Tensor) -> ExportedProgram:
@@ -100,9 +101,9 @@ def trace_any_batch(model: nn.Module, example: Tensor) -> ExportedProgram:
 
 
 def _trace(model: nn.Module, images: Tensor, shapes: tuple[dict[int, Dim]] | None) -> ExportedProgram:
-    model, images = unwrap(model), images.to("cpu", torch.float32)
+    model, images = private_copy(unwrap(model)), images.to("cpu", torch.float32)
     if placement(model) != (torch.device("cpu"), torch.float32):
-        model = copy.deepcopy(model).to("cpu", torch.float32)
+        model = own_copy(model).to("cpu", torch.float32)
     with silence_exporter(), evaluating(model), torch.no_grad():
         checked_logits(model, images)
         try:
@@ -207,12 +208,13 @@ def _tidy(proto: Any) -> None:
 @contextmanager
 def silence_exporter() -> Iterator[None]:
     """Inside, torch's exporter keeps to itself what it warns of (its own deprecations, an absent torchvision) and the graphs
-    that it prints where it fails."""
-    before = logging.root.manager.disable
-    logging.disable(logging.ERROR)
-    try:
-        with warnings.catch_warnings(), redirect_stderr(StringIO()):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(before)
+    that it prints where it fails. One thread at a time: the exporter is for one, and so is what silences it."""
+    with _EXPORTER:
+        before = logging.root.manager.disable
+        logging.disable(logging.ERROR)
+        try:
+            with warnings.catch_warnings(), redirect_stderr(StringIO()):
+                warnings.simplefilter("ignore")
+                yield
+        finally:
+            logging.disable(before)

@@ -14,7 +14,6 @@ from __future__ import annotations
 import logging
 import os
 import platform
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from fnmatch import fnmatchcase
@@ -27,7 +26,7 @@ import torch
 from torch import Tensor
 
 from gdws.core.checks import unpack_batch
-from gdws.core.files import write_atomically
+from gdws.core.files import Kind, scratch_folder, write_atomically
 from gdws.deploy.runtimes import existing_file, require, unreadable_file
 from gdws.errors import GdwsError
 
@@ -39,7 +38,8 @@ def quantize(path: Path | str, out: Path | str, images: Tensor, *, keep: Sequenc
     """Write the int8 form of a float32 ONNX file, by ONNX Runtime's static quantization.
 
     path    of the float32 file, such as gdws.to_onnx wrote.
-    out     of the int8 file: its nodes have QuantizeLinear and DequantizeLinear around them.
+    out     of the int8 file, whose nodes have QuantizeLinear and DequantizeLinear around them. An ONNX file that is there is
+            replaced.
     images  (N, C, H, W) in [0, 1]: a few hundred like those that the model will see, without labels.
     keep    shell patterns of the names or types of nodes that stay float, such as "*.depthwise".
 
@@ -55,8 +55,8 @@ def quantize(path: Path | str, out: Path | str, images: Tensor, *, keep: Sequenc
     """
     tool, steps = require("onnxruntime.quantization"), require("onnxruntime.quantization.shape_inference")
     images, _ = unpack_batch(images)
-    with tempfile.TemporaryDirectory() as folder, _quiet():
-        prepared, made = Path(folder, "prepared.onnx"), Path(folder, "int8.onnx")
+    with scratch_folder() as folder, _quiet():
+        prepared, made = folder / "prepared.onnx", folder / "int8.onnx"
         proto = _read(Path(path))
         _norms_to_convolutions(proto)
         require("onnx").save(proto, prepared)
@@ -75,7 +75,7 @@ def quantize(path: Path | str, out: Path | str, images: Tensor, *, keep: Sequenc
             )
         except Exception as error:
             raise GdwsError(f"{path} cannot be quantized: {error}") from None
-        write_atomically(Path(out), made.read_bytes())
+        write_atomically(Path(out), made.read_bytes(), Kind.ONNX)
 
 
 def quantize_openvino(path: Path | str, images: Tensor, *, keep: Sequence[str] = ()) -> Any:

@@ -10,10 +10,11 @@ process or by several.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -26,13 +27,14 @@ from gdws.compression.fidelity import refuse_calibration_images
 from gdws.core.checks import Batches, check_differentiable, checked_logits, unpack_batch
 from gdws.core.distributed import SINGLE_PROCESS, ProcessGroup
 from gdws.core.execution import at_least_float32, evaluating, full_precision, placement
-from gdws.core.hashing import data_hash, weights_hash
+from gdws.core.files import check_file, locked
+from gdws.core.hashing import data_hash, network_identity, weights_hash
 from gdws.core.progress import count_batches, note, track
 from gdws.core.unwrap import unwrap
 from gdws.errors import GdwsError
 from gdws.evaluation.comparison import NATURAL, Comparison, Trial, percent
 from gdws.evaluation.deployed import Deployed
-from gdws.evaluation.resume import BatchDecisions, DecisionLog
+from gdws.evaluation.resume import IDENTITIES, BatchDecisions, DecisionLog
 
 
 class OutOfTime(GdwsError):
@@ -114,7 +116,8 @@ def compare(
                 raise GdwsError("the data has no labels: expected (images, labels) to score a model on")
             sizes.append(len(images))
             if number in entries:
-                if entries[number].data != data_hash(images, labels):
+                decided = entries[number]
+                if decided.right.shape[1] != len(images) or decided.data != data_hash(images, labels):
                     raise GdwsError(
                         f"batch {number} of {checkpoint} was made of other images: expected the same data and batch"
                     )
@@ -130,8 +133,11 @@ def compare(
             identities = {name: weights_hash(model) for name, model in networks.items()}
             # The last words tell these rows from those of files that were written when examples to the end were not tried.
             identities |= {name: f"{form.of}, {form.identity}, also to the end" for name, form in deployed.items()}
-            header = {**settings, "networks": identities, "trials": trials}
-            log = stack.enter_context(closing(_open_log(checkpoint, header, resume, processes)))
+            first, batches = _first_of(batches)
+            shape = tuple(first.shape[1:])
+            whole = {name: network_identity(model, shape) for name, model in networks.items()}
+            header = {**settings, "networks": identities, "trials": trials, IDENTITIES: whole}
+            log = stack.enter_context(_open_log(checkpoint, header, resume, processes))
             entries.update(log.done)
         left = [number for number in range(count_batches(batches) or 0) if number not in entries and processes.owns(number)]
         label = ", ".join(name.partition(" (")[0] for name in labels_of) or "natural accuracy"
@@ -144,6 +150,15 @@ def compare(
     if not sizes:
         raise GdwsError("the evaluation data is empty: expected at least one batch")
     return Comparison(makers, tuple(labels_of), _all_batches(trials, entries, sizes, processes), settings)
+
+
+def _first_of(batches: Batches) -> tuple[Tensor, Batches]:
+    """The images of the first batch, and all batches: some can be gone through only once."""
+    iterator = iter(batches)
+    first = next(iterator, None)
+    if first is None:
+        raise GdwsError("the evaluation data is empty: expected at least one batch")
+    return unpack_batch(first)[0], itertools.chain([first], iterator) if isinstance(batches, Iterator) else batches
 
 
 def random_starts(attack: Attack, seed: int, batch: int) -> torch.Generator:
@@ -221,14 +236,18 @@ def _decide_batch(
     return right
 
 
-def _open_log(path: Path, header: dict[str, Any], resume: bool, processes: ProcessGroup) -> DecisionLog:
-    """The log, made or mended by the first process before the others look at it."""
-    if not processes.first():
-        processes.wait()
-    log = DecisionLog(path, header, resume=resume or not processes.first(), repair=processes.first())
-    if processes.first():
-        processes.wait()
-    return log
+@contextmanager
+def _open_log(path: Path, header: dict[str, Any], resume: bool, processes: ProcessGroup) -> Iterator[DecisionLog]:
+    """The log, made or mended by the first process before the others look at it. No other evaluation is let in meanwhile."""
+    check_file(path)
+    first = processes.first()
+    with locked(path.with_name(f".{path.name}.lock"), f"evaluates into {path}") if first else nullcontext():
+        if not first:
+            processes.wait()
+        with closing(DecisionLog(path, header, resume=resume or not first, repair=first)) as log:
+            if first:
+                processes.wait()
+            yield log
 
 
 def _all_batches(

@@ -6,6 +6,7 @@ every row of the result one character for each image. A line that was torn by a 
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from dataclasses import dataclass
@@ -15,9 +16,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gdws.core.reading.limits import read_file
+from gdws.core.reading.schema import Count, from_json, parse
 from gdws.errors import GdwsError
 
 FORMAT = "gdws evaluation 1"
+IDENTITIES = "identities"
+"""The entry of a header that files of earlier versions lack: there networks are known by their weights alone."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +31,15 @@ class BatchDecisions:
 
     data: str
     right: Tensor
+
+
+@dataclass(frozen=True)
+class _Line:
+    """A batch as it is written: a row of zeros and ones for each trial."""
+
+    batch: Count
+    data: str
+    right: tuple[str, ...]
 
 
 class DecisionLog:
@@ -48,7 +62,7 @@ class DecisionLog:
         if lines:
             self._check(lines[0], header)
             for line in lines[1:]:
-                self._take(line)
+                self._take(line, len(header["trials"]))
         try:
             self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
             if repair and len(whole) < len(content):
@@ -69,37 +83,40 @@ class DecisionLog:
     def _write(self, record: dict[str, Any]) -> None:
         try:
             # One write of one whole line: those of several processes do not mix.
-            os.write(self._file, json.dumps(record).encode() + b"\n")
+            line = json.dumps(record).encode() + b"\n"
+            if os.write(self._file, line) < len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             os.fsync(self._file)
         except OSError as error:
             raise GdwsError(f"cannot write {self.path}: {error.strerror}") from None
 
     def _read(self) -> bytes:
         try:
-            return self.path.read_bytes()
+            return read_file(self.path)
         except OSError as error:
             raise GdwsError(f"cannot read {self.path}: {error.strerror}") from None
 
     def _check(self, line: bytes, header: dict[str, Any]) -> None:
         try:
-            found = json.loads(line)
-        except ValueError:
+            found = parse(line, str(self.path))
+        except GdwsError:
             raise self._foreign() from None
         if not isinstance(found, dict) or found.get("format") != FORMAT:
             raise self._foreign()
         for key, expected in header.items():
-            if found.get(key) != expected:
+            if found.get(key) != expected and (key in found or key != IDENTITIES):
                 raise GdwsError(
                     f"{self.path} is of another evaluation ({key}: {_short(found.get(key))}): expected {_short(expected)}"
                 )
 
-    def _take(self, line: bytes) -> None:
+    def _take(self, line: bytes, rows: int) -> None:
         try:
-            record = json.loads(line)
-            rows = [[character == "1" for character in row] for row in record["right"]]
-            self.done[int(record["batch"])] = BatchDecisions(str(record["data"]), torch.tensor(rows, dtype=torch.bool))
-        except (ValueError, KeyError, TypeError):
-            pass  # torn: another process wrote after it
+            found = from_json(_Line, line, str(self.path))
+        except GdwsError:
+            return  # torn: another process wrote after it
+        if len(found.right) == rows and len({len(row) for row in found.right}) == 1 and set().union(*found.right) <= {"0", "1"}:
+            bits = [[character == "1" for character in row] for row in found.right]
+            self.done[found.batch] = BatchDecisions(found.data, torch.tensor(bits, dtype=torch.bool))
 
     def _foreign(self) -> GdwsError:
         return GdwsError(f"{self.path} is not a checkpoint of gdws evaluate: expected one, or a name that is free")

@@ -1,4 +1,4 @@
-"""What public checkpoints hold, turned into a state dict for a model. Pure functions: files are read in gdws.core.weights.
+"""What public checkpoints hold, turned into a state dict for a model. Pure functions: gdws.core.reading reads files.
 
 HYDRA    {"state_dict": ...}, perhaps with "module." before each name; networks with masks have "popup_scores" beside weights,
          and its wide ResNets a "sub_block1" that never runs.

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from gdws.compression import storage
 from gdws.core.checks import check_weights
+from gdws.core.reading.weights import load_weights, read_weights
 from gdws.core.unwrap import Normalized, unwrap
-from gdws.core.weights import load_weights, read_weights
 from gdws.errors import GdwsError, first_line
 from gdws.models import checkpoints, zoo
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import reprlib
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
 from torch import nn
 
+from gdws.attacks import PGD
+from gdws.core.reading.schema import Count, Size, build, parse
 from gdws.core.significance import PairedChange, clopper_pearson
 from gdws.core.unwrap import innermost
 from gdws.errors import GdwsError
@@ -16,6 +19,7 @@ from gdws.planning.budgets import KINDS, Budget
 FORMAT, READABLE = "gdws plan 4", ("gdws plan 3", "gdws plan 4")
 """What is written, and what is read. In the third, what are now ranks had another name."""
 NO_GAIN = "no gain"
+NO_PLAN = "this is not a plan"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,17 +47,35 @@ class LayerPlan:
     name: str
     structure: str
     reason: str
-    shape: tuple[int, int, int, int]
-    groups: int
-    positions: int
-    ranks: tuple[int, ...]
+    shape: tuple[Size, Size, Size, Size]
+    groups: Size
+    positions: Count
+    ranks: tuple[Count, ...]
     loss: float
-    macs: int
-    dense_macs: int
-    parameters: int
-    dense_parameters: int
+    macs: Count
+    dense_macs: Count
+    parameters: Count
+    dense_parameters: Count
     seconds: float | None = None
     dense_seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.shape[0] % self.groups:
+            raise GdwsError(
+                f"the layer {self.name} has shape {self.shape}, groups {self.groups}: expected groups that divide it"
+            )
+        inputs, taps = self.shape[1] * self.groups, self.shape[2] * self.shape[3]
+        if self.structure == "gdws":
+            per_group = {sum(self.ranks[first : first + self.shape[1]]) for first in range(0, inputs, self.shape[1])}
+            if len(self.ranks) != inputs or not all(0 <= rank <= taps for rank in self.ranks) or len(per_group) > 1:
+                raise GdwsError(
+                    f"the layer {self.name} has {len(self.ranks)} ranks of {sum(self.ranks)} kernels: expected {inputs} from 0 "
+                    f"to {taps}, with the same sum in each of {self.groups} groups"
+                )
+        elif self.structure != "dense" and (len(self.ranks) != 1 or self.ranks[0] < 1):
+            raise GdwsError(
+                f"the layer {self.name} is {self.structure} with ranks {self.ranks[:4]}: expected one of at least 1"
+            )
 
     @property
     def g(self) -> tuple[int, ...]:
@@ -84,8 +106,8 @@ class Measured:
     device: str
     engine: str
     precision: str
-    threads: int
-    batch: int
+    threads: Size
+    batch: Size
     dense_engine: str
     dense_seconds: float
     predicted: float
@@ -114,12 +136,24 @@ class Fidelity:
     """
 
     source: str
-    images: int
-    agreed: int
+    images: Size
+    agreed: Count
     change: PairedChange | None = None
-    attacked: int = 0
-    attacked_agreed: int = 0
-    attacked_lost: int = 0
+    attacked: Count = 0
+    attacked_agreed: Count = 0
+    attacked_lost: Count = 0
+
+    def __post_init__(self) -> None:
+        decided = (self.images,) if self.change is None else tuple(vars(self.change).values())
+        counted = sum(decided)
+        if counted != self.images or min(decided) < 0 or max(self.agreed, self.attacked) > counted:
+            raise GdwsError(
+                f"{counted} images decided, {self.agreed} alike, {self.attacked} attacked: expected {self.images} at most"
+            )
+        if max(self.attacked_agreed, self.attacked_lost) > self.attacked:
+            raise GdwsError(
+                f"{self.attacked_lost} of {self.attacked} attacked images are lost: expected no more than there are"
+            )
 
     @property
     def agreement(self) -> float:
@@ -263,32 +297,68 @@ class Plan:
         return json.dumps(record, indent=1)
 
     @classmethod
-    def from_json(cls, text: str) -> Plan:
+    def from_json(cls, text: str | bytes) -> Plan:
         """The plan of JSON `text` that to_json wrote, perhaps edited. Raises GdwsError when it is not one."""
-        try:
-            record = json.loads(text)
-            if record["format"] not in READABLE:
-                raise GdwsError(f"the plan has format {record['format']!r}: expected {FORMAT!r}")
-            budget = KINDS[record["budget"]["kind"]](record["budget"]["value"])
-            layers = tuple(_layer(entry) for entry in record["layers"])
-            return cls(
-                method=record["method"],
-                budget=budget,
-                layers=layers,
-                seed=record["seed"],
-                attack=record["attack"],
-                versions=record["versions"],
-                images=tuple(record["images"]),
-                measured=None if record["measured"] is None else Measured(**record["measured"]),
-                # Plans of earlier versions have a tile, or nothing.
-                tensor_cores=record.get("tensor cores", record.get("tile", 1) > 1),
-                image_shape=_shape(record.get("image shape")),
-                fidelity=_fidelity(record.get("fidelity")),
-            )
-        except (json.JSONDecodeError, LookupError, TypeError, AttributeError) as error:
-            raise GdwsError(
-                f"this is not a plan: {type(error).__name__} {error}, expected JSON that Plan.to_json wrote"
-            ) from None
+        return cls.from_record(parse(text, NO_PLAN))
+
+    @classmethod
+    def from_record(cls, record: Any) -> Plan:
+        """The plan of the record that its JSON holds. Raises GdwsError when it is not one."""
+        if not isinstance(record, dict) or record.get("format") not in READABLE:
+            found = record.get("format") if isinstance(record, dict) else record
+            raise GdwsError(f"{NO_PLAN}: it has format {reprlib.repr(found)}: expected {FORMAT!r}")
+        stored: _Stored = build(_Stored, _renamed(record), NO_PLAN)
+        if stored.budget.kind not in KINDS:
+            raise GdwsError(f"{NO_PLAN}: budget.kind is {stored.budget.kind[:40]!r}: expected one of {', '.join(KINDS)}")
+        if stored.attack is not None:
+            build(PGD, stored.attack, NO_PLAN, "attack")
+        names = [layer.name for layer in stored.layers]
+        if len(set(names)) < len(names):
+            raise GdwsError(f"{NO_PLAN}: two of its layers have one name: expected each convolution once")
+        budget = KINDS[stored.budget.kind](stored.budget.value)
+        return cls(budget=budget, **{name: value for name, value in vars(stored).items() if name not in ("format", "budget")})
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Kind:
+    """A budget as it is written."""
+
+    kind: str
+    value: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Stored:
+    """A plan as it is written."""
+
+    format: str
+    method: Literal["calibrated", "paper", "uniform"]
+    budget: _Kind
+    layers: tuple[LayerPlan, ...]
+    seed: int
+    attack: dict[str, Any] | None
+    versions: dict[str, str]
+    images: tuple[str, ...]
+    measured: Measured | None
+    tensor_cores: bool = False
+    image_shape: tuple[Size, Size, Size] | None = None
+    fidelity: Fidelity | None = None
+
+
+def _renamed(record: dict[str, Any]) -> dict[str, Any]:
+    """The record with the names that fields have, also where an earlier version wrote it."""
+    renamed = {name.replace(" ", "_"): value for name, value in record.items()}
+    tile = renamed.pop("tile", 1)  # what decided on tensor cores before
+    if isinstance(tile, int):
+        renamed.setdefault("tensor_cores", tile > 1)
+    layers = renamed.get("layers")
+    if isinstance(layers, list):
+        ranks = {"kept": "ranks"}
+        renamed["layers"] = [
+            {ranks.get(name, name): value for name, value in layer.items()} if isinstance(layer, dict) else layer
+            for layer in layers
+        ]
+    return renamed
 
 
 def plan_of(model: nn.Module) -> Plan | None:
@@ -309,24 +379,6 @@ def plan_of(model: nn.Module) -> Plan | None:
 def attach_plan(model: nn.Module, plan: Plan) -> None:
     """Note on a model by which plan it was compressed."""
     model._gdws_plan = plan  # type: ignore[assignment]
-
-
-def _layer(entry: dict[str, Any]) -> LayerPlan:
-    entry = dict(entry)
-    ranks = entry.pop("kept") if "kept" in entry else entry["ranks"]
-    return LayerPlan(**{**entry, "shape": tuple(entry["shape"]), "ranks": tuple(ranks)})
-
-
-def _shape(found: list[int] | None) -> tuple[int, int, int] | None:
-    return None if found is None else (int(found[0]), int(found[1]), int(found[2]))
-
-
-def _fidelity(entry: dict[str, Any] | None) -> Fidelity | None:
-    """Plans of earlier versions have none."""
-    if entry is None:
-        return None
-    change = entry["change"]
-    return Fidelity(**{**entry, "change": None if change is None else PairedChange(**change)})
 
 
 def _percent(count: int, total: int) -> tuple[float, float]:

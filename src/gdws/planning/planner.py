@@ -17,7 +17,7 @@ from gdws.calibration.robustness import settle_attack
 from gdws.calibration.sensitivity import sensitivity
 from gdws.calibration.statistics import Statistics
 from gdws.core import cost
-from gdws.core.checks import Batches, check_differentiable, check_weights, checked_logits
+from gdws.core.checks import ASKED, Batches, check_differentiable, check_repeatable, check_weights
 from gdws.core.execution import evaluating, placement
 from gdws.core.hashing import image_hashes
 from gdws.core.sites import Site
@@ -53,12 +53,12 @@ def plan_within(
     method = method or (given.method if given is not None else Calibrated())
     _check_combination(model, budget, method, target)
     images, labels = gather_images(calibration) if not isinstance(calibration, Statistics) else (calibration.images, None)
-    example = images[:1].to(*placement(model))
+    example = images[:ASKED].to(*placement(model))
     sites = find(model, example, method)
     with evaluating(model), torch.no_grad():
-        checked_logits(model, example, labels)
+        check_repeatable(model, example, labels)
         if not isinstance(method, Uniform):
-            check_differentiable(model, example)
+            check_differentiable(model, example[:1])
     candidates = replaceable(sites)
     if not candidates:
         _check_dense_is_enough(budget, method, sites)
@@ -162,14 +162,15 @@ def _check_dense_is_enough(budget: Budget, method: Method, sites: Sequence[Site]
 def _alphas(
     model: nn.Module, images: Tensor, labels: Tensor | None, statistics: Statistics | None, method: Paper, seed: int
 ) -> dict[str, Tensor]:
-    """Equation (8): exactly if the method asks for it, else from statistics where there are some."""
-    if statistics is not None and not method.exact:
-        return {name: layer.alpha for name, layer in statistics.layers.items()}
+    """Equation (8), on the attacked images of statistics where there are some."""
+    attack = method.settled_attack
+    if statistics is not None:
+        images, attack = statistics.attacked, None
     size = 100
     batches: Batches = images.split(size)
     if labels is not None:
         batches = zip(images.split(size), labels.split(size), strict=True)
-    return sensitivity(model, batches, exact=method.exact, attack=method.settled_attack, seed=seed)
+    return sensitivity(model, batches, exact=method.exact, attack=attack, seed=seed)
 
 
 def _layer_plan(site: Site, choice: Choice | None, latencies: Latencies | None) -> LayerPlan:

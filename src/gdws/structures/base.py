@@ -115,12 +115,19 @@ class Structure(ABC):
 
     @abstractmethod
     def build_several(
-        self, conv: nn.Conv2d, ranks: Sequence[tuple[int, ...]], curves: Sequence[Curve], metrics: Sequence[Metric]
+        self,
+        conv: nn.Conv2d,
+        ranks: Sequence[tuple[int, ...]],
+        curves: Sequence[Curve],
+        metrics: Sequence[Metric],
+        *,
+        draft: bool = False,
     ) -> list[FactoredConv2d]:
         """The layers of several `ranks` in the place of one convolution: what they have in common is computed once.
 
         conv                the convolution.
         curves and metrics  of each group.
+        draft               for trials: a search for good factors may end early.
         """
 
     @abstractmethod

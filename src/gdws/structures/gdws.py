@@ -51,7 +51,13 @@ class GDWS(Structure):
         return tuple(torch.cat([_own(curve).distribution(size) for curve in curves]).tolist())
 
     def build_several(
-        self, conv: nn.Conv2d, ranks: Sequence[tuple[int, ...]], curves: Sequence[Curve], metrics: Sequence[Metric]
+        self,
+        conv: nn.Conv2d,
+        ranks: Sequence[tuple[int, ...]],
+        curves: Sequence[Curve],
+        metrics: Sequence[Metric],
+        *,
+        draft: bool = False,
     ) -> list[FactoredConv2d]:
         return [self._build_one(conv, each, curves, metrics) for each in ranks]
 
@@ -61,6 +67,9 @@ class GDWS(Structure):
     def build_like(self, conv: nn.Conv2d, tensors: dict[str, Tensor]) -> GDWSConv2d:
         if "channels" not in tensors:
             raise GdwsError("a gdws layer has no tensor channels: expected a whole file that gdws.save wrote")
+        most = conv.in_channels * conv.kernel_size[0] * conv.kernel_size[1]
+        if tensors["channels"].numel() > most:
+            raise GdwsError(f"a gdws layer has {tensors['channels'].numel()} kernels: expected at most {most}")
         return GDWSConv2d.like(conv, tensors["channels"])
 
     def is_layer(self, layer: nn.Module) -> bool:

@@ -8,6 +8,7 @@ Shapes: weight (M, C, K); moment S (CK, CK); gradient F (M, M); all float64.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import torch
@@ -17,6 +18,9 @@ from gdws.structures.metric import matrix_roots
 
 AT_ONCE = 128
 """Kernels at a time: what is gathered for more of them no longer fits the memory that is recycled."""
+
+POOL = 0.8
+"""Share of the candidates that the elimination begins with. The others matter least in their channels, and go at once."""
 
 ROUND = 0.04
 """Share of the kernels that one round of the elimination takes away."""
@@ -63,18 +67,18 @@ def curve(weight: Tensor, moment: Tensor, gradient: Tensor) -> Curve:
     """Candidates, and their backward elimination: the kernels whose loss after refitting the others is least go first.
 
     Greedy (a few per cent of what is left in each round, then scores anew), so an upper bound on the best loss for each G.
-    Costs one inverse of S and as much again.
+    Costs one inverse of S for the pool, and as much again.
     """
-    outputs, channels, taps = weight.shape
-    kernels = candidate_kernels(weight, moment, gradient)
-    inverse = torch.cholesky_inverse(torch.linalg.cholesky(_projected(kernels, moment)))
-    # W = P V exactly while all candidates are there.
-    mix = torch.linalg.solve(kernels.mT, weight.permute(1, 2, 0)).reshape(channels * taps, outputs).T
+    kernels, energies = candidate_kernels(weight, moment, gradient)
+    ranked = energies.flatten().argsort(descending=True)
+    number, rest = ranked.tensor_split([math.ceil(POOL * len(ranked))])
+    number = number.sort().values
+    inverse, mix, lost_at_once = _pool(weight, moment, gradient, kernels, number)
+    shares = energies.flatten()[rest].flip(0).clamp_min(torch.finfo(energies.dtype).tiny).cumsum(0)
+    removed, losses = [rest.flip(0)], [0.0, *(lost_at_once * shares / shares[-1:]).tolist()]
     # Rows and columns of what is removed become zero. They go when they are many: to copy the rest takes as long as a round.
-    number = torch.arange(channels * taps, device=weight.device)
     gone = torch.zeros_like(number, dtype=torch.bool)
     left = len(number)
-    removed, losses = [], [0.0]
     while left:
         if left < COMPACT * len(number):
             stay = (~gone).nonzero()[:, 0]
@@ -98,23 +102,34 @@ def curve(weight: Tensor, moment: Tensor, gradient: Tensor) -> Curve:
     return Curve(kernels, order, torch.tensor(losses, dtype=torch.float64).flip(0).cummin(0).values)
 
 
-def _projected(kernels: Tensor, moment: Tensor) -> Tensor:
-    """V S V^T for the bank V of all candidates, which is zero but for a block of each channel."""
+def _pool(weight: Tensor, moment: Tensor, gradient: Tensor, kernels: Tensor, number: Tensor) -> tuple[Tensor, Tensor, float]:
+    """(V S V^T)^-1 for the candidates of these numbers, their best mix (M, n), and what is lost with them alone.
+
+    The bank V is zero but for a block of each channel.
+    """
     channels, taps, _ = kernels.shape
-    seen = (kernels @ moment.view(channels, taps, -1)).flatten(0, 1)
-    return (kernels @ seen.T.reshape(channels, taps, -1)).flatten(0, 1)
+    seen = (kernels @ moment.view(channels, taps, -1)).flatten(0, 1)[number]
+    projected = (kernels @ seen.T.reshape(channels, taps, -1)).flatten(0, 1)[number]
+    inverse = torch.cholesky_inverse(torch.linalg.cholesky(projected))
+    flat = weight.flatten(1)
+    cross = flat @ seen.T
+    mix = cross @ inverse
+    lost = ((gradient @ flat) * (flat @ moment)).sum() - ((gradient @ mix) * cross).sum()
+    return inverse, mix, max(float(lost), 0.0)
 
 
-def candidate_kernels(weight: Tensor, moment: Tensor, gradient: Tensor) -> Tensor:
-    """(C, K, K): for each channel alone, the right singular vectors of F^1/2 W_c S_c^1/2, as kernels of unit length."""
+def candidate_kernels(weight: Tensor, moment: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
+    """For each channel alone, the right singular vectors of F^1/2 W_c S_c^1/2, as kernels of unit length (C, K, K), and their
+    squared singular values (C, K): what each alone is good for.
+    """
     _, channels, taps = weight.shape
     own = channel_moments(moment, channels, taps)
     root, inverse_root = matrix_roots(own)
     blocks = weight.transpose(0, 1) @ root
     gram = blocks.mT @ (gradient @ blocks)
-    kernels = torch.linalg.eigh(gram).eigenvectors.flip(2).mT @ inverse_root
-    unit: Tensor = kernels / kernels.norm(dim=2, keepdim=True)
-    return unit
+    energies, vectors = torch.linalg.eigh(gram)
+    kernels = vectors.flip(2).mT @ inverse_root
+    return kernels / kernels.norm(dim=2, keepdim=True), energies.flip(1)
 
 
 def best_mix(weight: Tensor, moment: Tensor, channels: Tensor, kernels: Tensor) -> Tensor:

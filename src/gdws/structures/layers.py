@@ -214,9 +214,9 @@ class GDWSConv2d(FactoredConv2d):
         """The number of kernels of each input channel: (C,)."""
         return torch.bincount(self.channels, minlength=self.in_channels)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """The outputs (B, M, H', W') for x (B, C, H, W). Raises GdwsError when C is another number."""
-        x, padding = self._padded(x)
+    def forward(self, input: Tensor) -> Tensor:
+        """The outputs (B, M, H', W') for an input (B, C, H, W). Raises GdwsError when C is another number."""
+        x, padding = self._padded(input)
         if len(self.depthwise) == 0:
             return self._bias_only(x, padding)
         return gdws_conv2d(
@@ -334,9 +334,9 @@ class TwoStageConv2d(FactoredConv2d):
     def mixing(self) -> nn.Parameter:
         return self.second
 
-    def forward(self, x: Tensor) -> Tensor:
-        """The outputs (B, M, H', W') for x (B, C, H, W). Raises GdwsError when C is another number."""
-        return F.conv2d(self._between(x), self.second, self.bias, *self._stages[1], self.groups)
+    def forward(self, input: Tensor) -> Tensor:
+        """The outputs (B, M, H', W') for an input (B, C, H, W). Raises GdwsError when C is another number."""
+        return F.conv2d(self._between(input), self.second, self.bias, *self._stages[1], self.groups)
 
     def features(self, x: Tensor) -> Tensor:
         """The first stage's channels at each tap of the second, for x: (B, groups * rank * k2, H', W')."""

@@ -29,11 +29,19 @@ BLOCK = 256
 """Rows of a second moment that are summed at a time."""
 
 
-def add_moment(total: Tensor, rows: Tensor, weight: float = 1.0) -> None:
-    """total (groups, n, n) += weight x x^T for x (groups, n, P): on its diagonal and above, for half the work (`mirror`)."""
-    for start in range(0, total.shape[1], BLOCK):
-        part = slice(start, start + BLOCK)
-        total[:, part, start:].baddbmm_(rows[:, part], rows[:, start:].mT, alpha=weight)
+def add_moment(total: Tensor, rows: Tensor) -> None:
+    """total (groups, n, n) += x x^T for x (groups, n, P): on its diagonal and above, for half the work (`mirror`)."""
+    for own, x in zip(total, rows, strict=True):
+        for start in range(0, len(x), BLOCK):
+            own[start : start + BLOCK, start:] += product(x[start : start + BLOCK], x[start:])
+
+
+def product(left: Tensor, right: Tensor) -> Tensor:
+    """a b^T for a (n, P) and b (m, P). In float32 on a CPU by oneDNN, where it is there: on AMD's twice as fast as MKL."""
+    if left.device.type == "cpu" and left.dtype == torch.float32 and torch.backends.mkldnn.is_available():
+        found: Tensor = torch.ops.mkldnn._linear_pointwise(left, right, None, "none", [], "")
+        return found
+    return left @ right.T
 
 
 def mirror(upper: Tensor) -> Tensor:

@@ -62,14 +62,20 @@ class Split(Structure):
         return (size,)
 
     def build_several(
-        self, conv: nn.Conv2d, ranks: Sequence[tuple[int, ...]], curves: Sequence[Curve], metrics: Sequence[Metric]
+        self,
+        conv: nn.Conv2d,
+        ranks: Sequence[tuple[int, ...]],
+        curves: Sequence[Curve],
+        metrics: Sequence[Metric],
+        *,
+        draft: bool = False,
     ) -> list[FactoredConv2d]:
         layers = [self.build_empty(conv, each) for each in ranks]
         weights = conv.weight.detach().double().view(conv.groups, -1, *conv.weight.shape[1:])
         groups = []
         for weight, curve, metric in zip(weights, curves, metrics, strict=True):
             assert isinstance(curve, filter_splitting.SplitCurve)
-            groups.append(filter_splitting.fit(weight, *metric, curve, [rank for (rank,) in ranks], self.axes))
+            groups.append(filter_splitting.fit(weight, *metric, curve, [rank for (rank,) in ranks], self.axes, draft))
         for layer, parts in zip(layers, zip(*groups, strict=True), strict=True):
             firsts, seconds = zip(*parts, strict=True)
             layer.first.data.copy_(torch.cat(firsts).view_as(layer.first))
@@ -82,7 +88,10 @@ class Split(Structure):
     def build_like(self, conv: nn.Conv2d, tensors: dict[str, Tensor]) -> TwoStageConv2d:
         if "second" not in tensors or tensors["second"].ndim != 4:
             raise GdwsError(f"a {self.name} layer has no tensor second: expected a whole file that gdws.save wrote")
-        return TwoStageConv2d.like(conv, tensors["second"].shape[1], self.axes)
+        outputs, rank, *_ = tensors["second"].shape
+        if outputs != conv.out_channels:  # one without outputs could claim any rank
+            raise GdwsError(f"a {self.name} layer has {outputs} outputs: expected {conv.out_channels}, as its convolution")
+        return TwoStageConv2d.like(conv, rank, self.axes)
 
     def is_layer(self, layer: nn.Module) -> bool:
         return isinstance(layer, TwoStageConv2d) and layer.axes == self.axes

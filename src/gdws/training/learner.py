@@ -7,7 +7,6 @@ global generator is left as it was.
 
 from __future__ import annotations
 
-import copy
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,7 +18,7 @@ from torch import distributed as dist
 from gdws.attacks.gradient_ascent import ascend
 from gdws.core.cuda_graphs import GraphedCallable
 from gdws.core.distributed import ProcessGroup
-from gdws.core.execution import full_precision, placement
+from gdws.core.execution import full_precision, own_copy, placement
 from gdws.data import Dataset
 from gdws.errors import GdwsError
 from gdws.training.augment import crop_and_flip
@@ -52,7 +51,7 @@ class Learner:
             share_batchnorm_statistics(model)
             for value in model.state_dict().values():
                 dist.broadcast(value, 0)
-        self.averaged = copy.deepcopy(model).eval()
+        self.averaged = own_copy(model).eval()
         self.parameters = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
         if not self.parameters:
             raise GdwsError("no parameter of the model requires a gradient: expected something to train")
@@ -97,7 +96,14 @@ class Learner:
         return {f"{part}.{name}": value for part, values in parts.items() for name, value in values.items()}
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Go on from what `tensors` gave."""
+        """Go on from what `tensors` gave, beside the best network so far."""
+        state = {name: value.shape for name, value in self.model.state_dict().items()}
+        moving = {name: value.shape for name, value in self.parameters.items()}
+        parts = {"model": state, "averaged": state, "best": state, "momentum": moving}
+        expected = {f"{part}.{name}": shape for part, shapes in parts.items() for name, shape in shapes.items()}
+        given = {name: value.shape for name, value in tensors.items()}
+        if other := dict(expected.items() ^ given.items()):
+            raise GdwsError(f"the checkpoint has another {min(other)} than this training: expected its own")
 
         def part(prefix: str) -> dict[str, Tensor]:
             return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}

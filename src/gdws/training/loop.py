@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import time
 from collections.abc import Iterator, Sequence
@@ -14,13 +13,13 @@ import torch
 from torch import Tensor, nn
 
 from gdws.attacks import MSD, PGD
-from gdws.core.checks import Batches, check_differentiable, checked_logits
+from gdws.core.checks import Batches, check_differentiable, check_weights, checked_logits
 from gdws.core.distributed import SINGLE_PROCESS, ProcessGroup
-from gdws.core.execution import evaluating, full_precision, placement
-from gdws.core.hashing import data_hash
+from gdws.core.execution import evaluating, full_precision, own_copy, placement
+from gdws.core.hashing import architecture_identity, data_hash, values_hash
 from gdws.core.progress import note, track
+from gdws.core.reading.weights import contiguous_copies, load_weights
 from gdws.core.significance import paired_change
-from gdws.core.weights import contiguous_copies, load_weights
 from gdws.data import Dataset
 from gdws.errors import GdwsError
 from gdws.evaluation.compare import random_starts
@@ -28,7 +27,7 @@ from gdws.evaluation.comparison import percent
 from gdws.training.learner import Learner
 from gdws.training.objectives import Objective
 from gdws.training.recipes import OBJECTIVES, Recipe
-from gdws.training.runs import Run
+from gdws.training.runs import open_run
 
 NOISE = 0.5
 """Points of accuracy that are less than chance moves them: the standard error of 1,000 images is 1.2 to 1.6."""
@@ -106,38 +105,39 @@ def train(
         "recipe": recipe.record(),
         "data": data_hash(data.images, data.labels),
         "network": {name: list(value.shape) for name, value in model.state_dict().items()},
+        "code or constants": values_hash([architecture_identity(model), objective, type(objective)]),
         "moving parameters": [name for name, value in model.named_parameters() if value.requires_grad],
         "objective": objective.record(),
     }
-    run = Run(folder, identity, resume, processes.first())
-    learner = Learner(copy.deepcopy(model), rest, recipe, objective, processes)
-    history: list[dict[str, Any]] = []
-    best: dict[str, Tensor] = {}
-    continued = run.continued() if resume else None
-    if continued is not None:
-        record, tensors = continued
-        history = record["history"]
-        learner.restore(tensors)
-        best = {name.removeprefix("best."): value for name, value in tensors.items() if name.startswith("best.")}
-        run.keep_best(best)
-    saved = time.monotonic()
-    done = history[-1]["epoch"] if history else 0
-    lines = _epochs(learner, held, done, before and not history)
-    for line in () if _impatient(history, recipe.patience) else lines:
-        history.append(line)
-        run.write(line)
-        if chosen_epoch(history, recipe.keep) is line:
-            best = contiguous_copies(learner.averaged.state_dict())
+    with open_run(folder, identity, resume, processes.first()) as run:
+        learner = Learner(own_copy(model), rest, recipe, objective, processes)
+        history: list[dict[str, Any]] = []
+        best: dict[str, Tensor] = {}
+        continued = run.continued() if resume else None
+        if continued is not None:
+            record, tensors = continued
+            history = record["history"]
+            learner.restore(tensors)
+            best = {name.removeprefix("best."): value for name, value in tensors.items() if name.startswith("best.")}
             run.keep_best(best)
-        impatient = _impatient(history, recipe.patience)
-        due = line["epoch"] > 0 and time.monotonic() - saved > checkpoint_seconds
-        if impatient or line["epoch"] == recipe.epochs or due:
-            run.keep({"history": history}, learner.tensors() | {f"best.{name}": value for name, value in best.items()})
-            saved = time.monotonic()
-        if impatient:
-            break
-    processes.wait()
-    trained = copy.deepcopy(model).eval()
+        saved = time.monotonic()
+        done = history[-1]["epoch"] if history else 0
+        lines = _epochs(learner, held, done, before and not history)
+        for line in () if _impatient(history, recipe.patience) else lines:
+            history.append(line)
+            run.write(line)
+            if chosen_epoch(history, recipe.keep) is line:
+                best = contiguous_copies(learner.averaged.state_dict())
+                run.keep_best(best)
+            impatient = _impatient(history, recipe.patience)
+            due = line["epoch"] > 0 and time.monotonic() - saved > checkpoint_seconds
+            if impatient or line["epoch"] == recipe.epochs or due:
+                run.keep({"history": history}, learner.tensors() | {f"best.{name}": value for name, value in best.items()})
+                saved = time.monotonic()
+            if impatient:
+                break
+        processes.wait()
+    trained = own_copy(model).eval()
     load_weights(trained, best, str(run.best))
     return Trained(trained, history, chosen_epoch(history, recipe.keep), was_harmed(history, len(held.labels)))
 
@@ -154,11 +154,13 @@ def check_trainable(model: nn.Module, data: Dataset, recipe: Recipe) -> None:
         raise GdwsError(f"{data.name} has {len(data.labels)} images: expected at least 5 to train on and to hold back from")
     if dtype != torch.float32:
         raise GdwsError(f"the model is {dtype}: expected float32 to be trained (the recipe's precision rounds the passes)")
+    check_weights(model)
+    contiguous_copies(model.state_dict())  # as a checkpoint will want them
     with evaluating(model):
         checked_logits(model, images.to(device), data.labels.max().repeat(len(labels)))
         check_differentiable(model, images[:1].to(device))
     try:
-        logits = copy.deepcopy(model).train()(images.to(device))
+        logits = own_copy(model).train()(images.to(device))
     except (ValueError, TypeError, RuntimeError) as error:
         raise GdwsError(f"the model fails in train mode on {len(images)} images: {str(error).splitlines()[0]}") from None
     if not isinstance(logits, Tensor):

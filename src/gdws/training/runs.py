@@ -4,25 +4,62 @@ checkpoint.safetensors   everything that the next epoch starts from, written who
 log.jsonl                a line for each epoch
 model.safetensors        the weights of the epoch that is kept so far (of a tuning, with balanced factors: gdws.training.tuning)
 tensorboard/             the log once more, where tensorboard is installed
+.lock                    while a process trains in it
 """
 
 from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from gdws.core.files import ensure_folder, write_atomically
-from gdws.core.weights import contiguous_copies, read_weights
+from gdws.core.files import check_file, ensure_folder, locked, write_atomically
+from gdws.core.reading.schema import Between, Count, build, from_json
+from gdws.core.reading.weights import contiguous_copies, read_weights
 from gdws.errors import GdwsError
 
 FORMAT = "gdws training 4"
+ADDED = {"code or constants"}
+"""What the identities of earlier versions lack."""
+
+
+@dataclass(frozen=True)
+class _State:
+    history: list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """What a checkpoint says beside its tensors."""
+
+    format: Literal["gdws training 4"]
+    identity: dict[str, Any]
+    state: _State
+
+
+@dataclass(frozen=True)
+class _Judged:
+    """What a line for an epoch has at least."""
+
+    epoch: Count
+    natural: Annotated[float, Between(0, 100)]
+    robust: Annotated[float, Between(0, 100)]
+
+
+@contextmanager
+def open_run(folder: Path, identity: dict[str, Any], resume: bool, writes: bool) -> Iterator[Run]:
+    """A Run, as long as which no other training is let into the folder. Arguments: Run."""
+    ensure_folder(folder)
+    with locked(folder / ".lock", f"trains in {folder}") if writes else nullcontext():
+        yield Run(folder, identity, resume, writes)
 
 
 class Run:
@@ -36,16 +73,14 @@ class Run:
         self.checkpoint, self.log, self.best = (
             folder / name for name in ("checkpoint.safetensors", "log.jsonl", "model.safetensors")
         )
-        ensure_folder(folder)
+        for file in (self.checkpoint, self.log, self.best):
+            check_file(file)
         training = self.checkpoint.exists() or self.log.exists()
         if training and not resume:
             raise GdwsError(f"{folder} holds a training: expected another folder, or to continue that one (--resume)")
         taken = [name for name in ("gdws.json", "model", self.best.name) if (folder / name).exists()]
         if taken and not training:
             raise GdwsError(f"{folder} holds {taken[0]}, which is no training's: expected another folder")
-        if writes:
-            for torn in folder.glob(f".{self.checkpoint.name}.*"):  # of a process that was killed while it wrote
-                torn.unlink()
         self.board = _board(folder / "tensorboard") if writes else None
 
     def continued(self) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
@@ -54,25 +89,35 @@ class Run:
             if self.writes:
                 self.log.unlink(missing_ok=True)
             return None
-        try:
-            with safe_open(self.checkpoint, "pt") as file:
-                stored = json.loads((file.metadata() or {})["gdws"])
-            if stored["format"] != FORMAT:
-                raise KeyError("format")
-        except (SafetensorError, OSError, ValueError, KeyError) as error:
-            raise GdwsError(f"{self.checkpoint} cannot be read ({error}): expected a checkpoint of gdws train") from None
+        tensors = read_weights(self.checkpoint)
+        stored = self._stored()
         changed = [
             name
-            for name in sorted(self.identity.keys() | stored["identity"].keys())
-            if self.identity.get(name) != stored["identity"].get(name)
+            for name in sorted((self.identity.keys() - ADDED) | stored.identity.keys())
+            if self.identity.get(name) != stored.identity.get(name)
         ]
         if changed:
             raise GdwsError(
-                f"{self.folder} was trained with {_difference(stored['identity'], self.identity, changed)}: expected that again"
+                f"{self.folder} was trained with {_difference(stored.identity, self.identity, changed)}: expected that again"
             )
         if self.writes:
-            write_atomically(self.log, "".join(json.dumps(line) + "\n" for line in stored["state"]["history"]))
-        return stored["state"], read_weights(self.checkpoint)
+            write_atomically(self.log, "".join(json.dumps(line) + "\n" for line in stored.state.history))
+        return {"history": stored.state.history}, tensors
+
+    def _stored(self) -> _Stored:
+        """What a checkpoint says beside its tensors."""
+        problem = f"{self.checkpoint} is not a checkpoint of gdws train"
+        try:
+            with safe_open(self.checkpoint, "pt") as file:
+                stored = from_json(_Stored, (file.metadata() or {}).get("gdws", ""), problem)
+        except (SafetensorError, OSError) as error:
+            raise GdwsError(f"{self.checkpoint} cannot be read ({error}): expected a checkpoint of gdws train") from None
+        build(dict[str, Any], stored.identity.get("recipe"), problem, "identity.recipe")
+        for place, line in enumerate(stored.state.history):
+            judged = {name: line[name] for name in ("epoch", "natural", "robust") if name in line}
+            build(_Judged, judged, problem, f"state.history[{place}]")
+            build(dict[str, float], line, problem, f"state.history[{place}]")
+        return stored
 
     def keep(self, state: dict[str, Any], tensors: Mapping[str, Tensor]) -> None:
         """Write a checkpoint."""

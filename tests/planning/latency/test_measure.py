@@ -1,6 +1,8 @@
 """Times by layer, from real engines; and kept."""
 
 import dataclasses
+import json
+import re
 
 import pytest
 
@@ -43,16 +45,78 @@ def test_a_timetable_is_kept_and_a_damaged_one_is_taken_again(residual, table, t
     file.write_text(file.read_text()[:100])
     again = measure_latencies(*residual, target, tmp_path)
     assert again.reference == ("torch", 1.0)
-    assert LatencyTable.from_json(file.read_text()) == again
+    assert LatencyTable.from_json(json.dumps(json.loads(file.read_text())["table"])) == again
+    record = json.loads(table.to_json())
+    for engine in record["engines"].values():
+        del engine["layers"][residual[1][0].name], engine["points"][residual[1][0].name]
+    file.write_text(json.dumps(record))
+    measured.append(table)
+    assert measure_latencies(*residual, target, tmp_path) == table  # a whole table, but not of these layers
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda record: record.update(engines=3), "engines is 3: expected an object"),
+        (lambda record: record["engines"]["openvino"].update(total=0), r"total is 0: expected a number from 1e-09"),
+        (lambda record: record["engines"]["openvino"].update(vector_width="x"), "vector_width is 'x': expected a whole number"),
+        (lambda record: record["engines"]["openvino"]["layers"].update(x=-1), r"layers\['x'\] is -1: expected a number from 0"),
+        (
+            lambda record: record["engines"]["openvino"]["points"].update(X={"gdws": [[2, 1.0], [1, 1.0]]}),
+            r"times of gdws for \[2, 1\]",
+        ),
+        (lambda record: record["target"].update(threads=0), "the target has batch 1 and 0 threads"),
+        (lambda record: record.update(reference=["torch"]), "reference is .*: expected a list of 2"),
+        (lambda record: record.update(more=1), "has 'more'"),
+    ],
+)
+def test_other_json_is_no_table(table, change, words):
+    record = json.loads(table.to_json())
+    for engine in record["engines"].values():
+        engine["lanes"] = engine.pop("vector_width")
+    assert LatencyTable.from_json(json.dumps(record)) == table  # as it was written before
+    record = json.loads(table.to_json())
+    change(record)
+    with pytest.raises(GdwsError, match=f"this is not a latency table: .*{words}"):
+        LatencyTable.from_json(json.dumps(record))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda text: text.replace('"vector_width": ', '"vector_width": 1'),
+        lambda text: re.sub(r'"total": [^,]+', '"total": NaN', text),
+        lambda text: re.sub(r'"total": [^,]+', '"total": 1.0', text),
+        lambda text: re.sub(r'"content": "[^"]+",', "", text),
+        lambda text: "[" * 100_000,
+        lambda text: "",
+    ],
+)
+def test_a_timetable_that_is_not_as_it_was_written_is_taken_again(residual, table, tmp_path, monkeypatch, damage):
+    """Bug: whatever could be read was used, so that plans were made with times of NaN."""
+    monkeypatch.setattr(measure, "measure_on_cpu", lambda *_: table)
+    assert measure_latencies(*residual, Target(threads=1), tmp_path) == table
+    (file,) = tmp_path.iterdir()
+    written = file.read_text()
+    damaged = damage(written)
+    assert damaged != written
+    file.write_text(damaged)
+    assert measure_latencies(*residual, Target(threads=1), tmp_path) == table
+    assert file.read_text() == written
+
+
+@pytest.mark.parametrize("value", ["NaN", "-1.0", "Infinity", '"fast"', "0.0"])
+def test_a_table_of_impossible_times_is_refused(table, value):
     with pytest.raises(GdwsError, match="not a latency table"):
-        LatencyTable.from_json("[]")
+        LatencyTable.from_json(re.sub(r'"total": [^,]+', f'"total": {value}', table.to_json()))
 
 
-def test_a_timetable_that_cannot_be_kept_says_so_before_it_is_measured(residual, tmp_path, monkeypatch):
-    monkeypatch.setattr(measure, "measure_on_cpu", None)
+def test_a_timetable_that_cannot_be_kept_is_measured_all_the_same(residual, table, tmp_path, monkeypatch):
+    """Bug: a cache, which nobody needs, stopped the work."""
+    monkeypatch.setattr(measure, "measure_on_cpu", lambda *_: table)
     (tmp_path / "file").touch()
-    with pytest.raises(GdwsError, match=r"cannot make the folder .*file/cache: Not a directory"):
-        measure_latencies(*residual, Target(threads=1), tmp_path / "file" / "cache")
+    with pytest.warns(UserWarning, match=r"nothing is kept .*: cannot make the folder .*file/cache: Not a directory"):
+        assert measure_latencies(*residual, Target(threads=1), tmp_path / "file" / "cache") == table
 
 
 def test_a_timetable_of_other_versions_is_not_used(residual, monkeypatch):

@@ -12,9 +12,12 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from gdws.calibration.cache import keep_in_cache, usable_cache
 from gdws.calibration.statistics import Statistics
 from gdws.core.execution import placement
-from gdws.core.files import ensure_folder, limit_cache, write_atomically
+from gdws.core.hashing import architecture_identity, values_hash
+from gdws.core.reading.limits import read_file
+from gdws.core.reading.schema import parse
 from gdws.core.sites import Site
 from gdws.deploy.engines import ENGINES
 from gdws.deploy.runtimes import require
@@ -41,20 +44,31 @@ def measure_latencies(
     check_device(model, target)
     threads = 1 if target.engine == "cuda" else target.threads or torch.get_num_threads()
     target = Target(target.engine, target.precision, threads, target.batch)
-    file = None if cache is None else cache / f"latency-{_key(model, sites, structures, statistics, target)}.json"
-    if file is not None and file.is_file():
-        try:
-            return LatencyTable.from_json(file.read_text())
-        except (GdwsError, UnicodeDecodeError, OSError):
-            pass  # a damaged cache is measured again
-    if cache is not None:
-        ensure_folder(cache)
+    folder = usable_cache(cache)
+    file = None if folder is None else folder / f"latency-{_key(model, sites, structures, statistics, target)}.json"
+    stored = None if file is None else _as_written(file)
+    if stored is not None:
+        return stored
     measure = measure_on_gpu if target.engine == "cuda" else measure_on_cpu
     made = measure(model, sites, structures, statistics, target)
     if file is not None:
-        write_atomically(file, made.to_json())
-        limit_cache(file.parent)
+        record = {"content": _content(file, made), "table": json.loads(made.to_json())}
+        keep_in_cache(file, json.dumps(record, indent=1))
     return made
+
+
+def _as_written(file: Path) -> LatencyTable | None:
+    """The table in a cache file; None if it is not there or not as it was written (it is then measured again)."""
+    try:
+        record = parse(read_file(file), "this is no latency table") if file.is_file() else {}
+        table = LatencyTable.from_json(json.dumps(record["table"]))
+        return table if record["content"] == _content(file, table) else None
+    except (GdwsError, OSError, LookupError, TypeError):
+        return None
+
+
+def _content(file: Path, table: LatencyTable) -> str:
+    return values_hash([file.name, table.to_json()])
 
 
 def _key(
@@ -68,7 +82,7 @@ def _key(
         device_name(placement(model)[0] if target.engine == "cuda" else None),
         asdict(target),
         versions,
-        str(model),
+        architecture_identity(model),
         [[site.name, site.maps] for site in sites],
         [structure.name for structure in structures],
         list(statistics.images.shape[1:]),

@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 from torch import Tensor, nn
 
 from gdws.calibration.statistics import Statistics
+from gdws.core.files import scratch_folder
 from gdws.core.progress import track
 from gdws.core.sites import Site
+from gdws.deploy.benchmark import interval
 from gdws.deploy.engines import installed_engines, open_session, prepare_for_engine
 from gdws.deploy.fx.pack_weights import PackedModel
-from gdws.deploy.onnx import to_onnx, trace_model
-from gdws.deploy.runtimes import NodeTime, OnnxRuntime, OpenVino, require
+from gdws.deploy.onnx import trace_model
+from gdws.deploy.runtimes import NodeTime, OnnxRuntime, OpenVino
 from gdws.errors import GdwsError
 from gdws.planning.choose import Choice
 from gdws.planning.knapsack import Floats
 from gdws.planning.latency.node_times import layer_seconds, owners
 from gdws.planning.latency.table import Latencies, LatencyTable
 from gdws.planning.latency.target import Target, device_name, vector_width
+from gdws.planning.latency.variant_files import VariantFiles
 from gdws.planning.latency.variants import SHARES, TURNS, WARMUP, reconcile, variants_to_time, with_noise_weights
 from gdws.structures.base import Structure
+
+KNOWN, CHECKED = 0.03, (WARMUP + TURNS // 4, WARMUP + TURNS // 2)
+"""The width of the 95 % intervals, as a share, at which the rest of the turns is saved, and the turns after which that is
+looked at."""
 
 
 def measure_on_cpu(
@@ -42,17 +47,17 @@ def measure_on_cpu(
     plain: dict[tuple[str, int], Callable[[Tensor], Tensor]] = {}
     profiled: dict[tuple[str, int], OnnxRuntime | OpenVino] = {}
     names = []
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder, "model.onnx")
+    files = VariantFiles(model, example)
+    with scratch_folder() as folder:
+        file = folder / "model.onnx"
         for index, chosen in track(list(enumerate([{}, *grid])), "building networks to time"):
-            program = trace_model(with_noise_weights(model, chosen), example)
-            to_onnx(program, file, example)
-            names.append(owners(require("onnx").load(file).graph))
+            network = with_noise_weights(model, chosen)
+            names.append(owners(files.write(network, file).graph))
             for engine in wanted if index == 0 else engines:
                 if engine == "torch":
-                    plain[engine, index] = PackedModel(program, target.threads)
+                    plain[engine, index] = PackedModel(trace_model(network, example), target.threads)
                     continue
-                ready = prepare_for_engine(engine, file, calibration, Path(folder))
+                ready = prepare_for_engine(engine, file, calibration, folder)
                 plain[engine, index] = open_session(engine, ready, example, target.threads)
                 if engine in engines:
                     profiled[engine, index] = open_session(engine, ready, example, target.threads, profiled=True)
@@ -66,6 +71,8 @@ def measure_on_cpu(
             run(example)
             if turn >= WARMUP:
                 totals[key].append(time.perf_counter() - start)
+        if turn + 1 in CHECKED and all(_is_known(totals[engine, 0], taken) for (engine, _), taken in totals.items()):
+            break
     seconds = {engine: float(np.quantile(taken, 0.25)) for (engine, index), taken in totals.items() if index == 0}
     fastest = min(seconds, key=lambda name: seconds[name])
     tables = {}
@@ -76,6 +83,12 @@ def measure_on_cpu(
         total, layers = seconds[engine], [site.name for site in sites]
         tables[engine] = latencies_of_passes(total, whole, passes, names, grid, layers, vector_width(target))
     return LatencyTable(device_name(), target, (fastest, seconds[fastest]), tables)
+
+
+def _is_known(dense: list[float], taken: list[float]) -> bool:
+    """Whether the share of the dense network's time that a network takes, in the same turns, is known to KNOWN."""
+    low, high = interval([time / base for time, base in zip(taken, dense, strict=True)])
+    return high - low <= KNOWN * low
 
 
 def latencies_of_passes(

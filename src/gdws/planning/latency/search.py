@@ -9,21 +9,24 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from gdws.calibration.statistics import Statistics
 from gdws.core.execution import placement
+from gdws.core.files import scratch_folder
 from gdws.core.progress import note, track
 from gdws.core.sites import Site
 from gdws.deploy.benchmark import bench
-from gdws.deploy.engines import Compiled, compile
+from gdws.deploy.engines import ENGINES, Compiled, compile
 from gdws.errors import OutOfReach
 from gdws.planning.budgets import Latency, Speedup
 from gdws.planning.choose import Choice, allocate_layers
 from gdws.planning.latency.table import Latencies, LatencyTable
 from gdws.planning.latency.target import Target
+from gdws.planning.latency.variant_files import VariantFiles
 from gdws.planning.latency.variants import with_noise_weights
 from gdws.planning.plan import Measured
 from gdws.structures import Structure
@@ -100,7 +103,13 @@ def search_plans(
     threads, precision = table.target.threads or torch.get_num_threads(), table.target.precision
 
     search = _Search(sites, structures, statistics, table, share)
-    dense = build_engine(with_noise_weights(model, {}).to(device), dense_engine, table.target, example, calibration)
+    files = VariantFiles(model, example)
+
+    def ready(choices: dict[str, Choice], engine: str) -> Compiled:
+        network = with_noise_weights(model, choices).to(device)
+        return build_engine(network, engine, table.target, example, calibration, files)
+
+    dense = ready({}, dense_engine)
     rounds = track(range(ROUNDS), f"planning {budget}")
     more = itertools.takewhile(lambda _: not search.fast_enough(), range(ROUNDS // 2))
     for _ in itertools.chain(rounds, more):
@@ -108,7 +117,7 @@ def search_plans(
         if made is None:
             return
         engine, choices, expected = made
-        planned = build_engine(with_noise_weights(model, choices).to(device), engine, table.target, example, calibration)
+        planned = ready(choices, engine)
         predicted = search.corrections[engine](expected)
         smallest = expected <= search.least[engine] * (1 + _TIE)
         for _ in range(2 if smallest else 1):  # a refusal takes two measurements
@@ -214,11 +223,23 @@ def _loss(choices: dict[str, Choice]) -> float:
     return sum(choice.weight for choice in choices.values())
 
 
-def build_engine(network: nn.Module, engine: str, target: Target, example: Tensor, calibration: Tensor) -> Compiled:
-    """A network as it will run in an engine of the target. calibration: for int8."""
-    return compile(
-        network, engine, example=example, precision=target.precision, threads=target.threads, calibration=calibration
-    )
+def build_engine(
+    network: nn.Module,
+    engine: str,
+    target: Target,
+    example: Tensor,
+    calibration: Tensor,
+    files: VariantFiles | None = None,
+) -> Compiled:
+    """A network as it will run in an engine of the target. calibration: for int8; files: to export it faster."""
+    with scratch_folder() as folder:
+        source: nn.Module | Path = network
+        if files is not None and ENGINES[engine].reads_files:
+            source = folder / "model.onnx"
+            files.write(network, source)
+        return compile(
+            source, engine, example=example, precision=target.precision, threads=target.threads, calibration=calibration
+        )
 
 
 def _least(sites: list[Site], structures: Sequence[Structure], statistics: Statistics, latencies: Latencies) -> float:

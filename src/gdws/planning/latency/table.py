@@ -10,14 +10,19 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
-from typing import Any
+from itertools import pairwise
+from typing import Annotated
 
 import numpy as np
 
+from gdws.core.reading.schema import Between, Size, build, parse
 from gdws.core.sites import Site
 from gdws.errors import GdwsError
 from gdws.planning.latency.target import Target
 from gdws.structures.base import Structure
+
+NO_TABLE = "this is not a latency table"
+Seconds = Annotated[float, Between(0, 1e9)]
 
 
 @dataclass(frozen=True)
@@ -30,19 +35,16 @@ class Latencies:
     vector_width  channels that are worked on together
     """
 
-    total: float
-    layers: dict[str, float]
-    points: dict[str, dict[str, list[tuple[int, float]]]]
-    vector_width: int
+    total: Annotated[float, Between(1e-9, 1e9)]
+    layers: dict[str, Seconds]
+    points: dict[str, dict[str, list[tuple[Size, Seconds]]]]
+    vector_width: Size
 
-    @classmethod
-    def from_record(cls, record: dict[str, Any]) -> Latencies:
-        points = {
-            layer: {kind: [(int(size), float(seconds)) for size, seconds in own] for kind, own in kinds.items()}
-            for layer, kinds in record["points"].items()
-        }
-        width = record["lanes"] if "lanes" in record else record["vector_width"]  # as it was named before
-        return cls(record["total"], record["layers"], points, width)
+    def __post_init__(self) -> None:
+        for layer, kinds in self.points.items():
+            for kind, own in kinds.items():
+                if layer not in self.layers or not own or any(a >= b for (a, _), (b, _) in pairwise(own)):
+                    raise GdwsError(f"{layer!r} has times of {kind} for {[size for size, _ in own][:4]}: expected rising sizes")
 
     @property
     def rest(self) -> float:
@@ -54,7 +56,10 @@ class Latencies:
 
     def of(self, structure: Structure, site: Site, size: int) -> float:
         """Linear between the sizes that were timed and beyond the last; channels that do not fill a vector cost a whole one."""
-        sizes, seconds = np.array(self.points[site.name][structure.name]).T
+        timed = self.points.get(site.name, {}).get(structure.name)
+        if timed is None:
+            raise GdwsError(f"the latency table has no {structure.name} of {site.name!r}: expected one for every layer")
+        sizes, seconds = np.array(timed).T
         filled = -(-size // self.vector_width) * self.vector_width
         if filled <= sizes[-1] or len(sizes) == 1:
             return self._rounded(float(np.interp(filled, sizes, seconds)))
@@ -82,12 +87,11 @@ class LatencyTable:
         return json.dumps(asdict(self), indent=1)
 
     @classmethod
-    def from_json(cls, text: str) -> LatencyTable:
-        try:
-            record = json.loads(text)
-            engines = {name: Latencies.from_record(entry) for name, entry in record["engines"].items()}
-            return cls(record["device"], Target(**record["target"]), tuple(record["reference"]), engines)
-        except (json.JSONDecodeError, KeyError, TypeError, AttributeError, ValueError) as error:
-            raise GdwsError(
-                f"this is not a latency table: {type(error).__name__} {error}, expected what to_json wrote"
-            ) from None
+    def from_json(cls, text: str | bytes) -> LatencyTable:
+        record = parse(text, NO_TABLE)
+        engines = record.get("engines") if isinstance(record, dict) else None
+        for entry in engines.values() if isinstance(engines, dict) else ():
+            if isinstance(entry, dict) and "lanes" in entry:  # as it was named before
+                entry["vector_width"] = entry.pop("lanes")
+        table: LatencyTable = build(cls, record, NO_TABLE)
+        return table

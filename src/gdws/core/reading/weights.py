@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import zipfile
 from argparse import Namespace
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -13,10 +14,15 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from gdws.core.reading.limits import check_bytes
 from gdws.errors import GdwsError, first_line
 
 NESTS = ("state_dict", "model_state_dict", "net", "model")
 """Where training scripts put the state dict."""
+DEEPEST = 4
+"""Dicts around one another in which it is looked for."""
+TYPES = {torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.bool}
+TYPES |= {torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
 
 _SCALAR: Any = np.float64(0).__reduce__()[0]
 HARMLESS: list[Callable[..., Any] | tuple[Callable[..., Any], str]] = [
@@ -29,8 +35,23 @@ HARMLESS: list[Callable[..., Any] | tuple[Callable[..., Any], str]] = [
 only hold values: to build one runs no code of the file's choosing."""
 
 
-def contiguous_copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def dense(value: Tensor) -> Tensor:
+    """The values of a tensor of any kind, in one that can be computed with."""
+    plain = value.detach().dequantize() if value.is_quantized else value.detach()
+    plain = plain if plain.layout == torch.strided else plain.to_dense()
+    return plain if plain.dtype in TYPES or plain.is_complex() else plain.to(torch.float64)
+
+
+def contiguous_copies(tensors: Mapping[str, Any]) -> dict[str, Tensor]:
     """Copies as a safetensors file wants them: on the CPU, contiguous, with no memory in common."""
+    for name, value in tensors.items():
+        if not isinstance(value, Tensor):
+            raise GdwsError(
+                f"{name} is a {type(value).__name__}: expected tensors alone in the state dict, to be kept in a file"
+            )
+        if value.dtype not in TYPES or value.layout != torch.strided:
+            kind = f"a {value.layout} tensor of {value.dtype}".replace("torch.", "")
+            raise GdwsError(f"{name} is {kind}: expected plain tensors of floats, integers or bools, to be kept in a file")
     return {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
 
 
@@ -42,11 +63,15 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     """
     if not path.is_file():
         raise GdwsError(f"there is no file {path}: expected weights (safetensors, or a torch state dict)")
+    size = path.stat().st_size
     try:
         if path.suffix == ".safetensors":
-            return load_file(path)
+            return _checked(load_file(path), path, size)
+        _check_packed(path, size)
         with torch.serialization.safe_globals(HARMLESS):
             found = torch.load(path, map_location="cpu", weights_only=True)
+    except GdwsError:
+        raise
     except Exception as error:  # a torn pickle fails in any way, a foreign one with an exception class of its own
         foreign = re.search(r"GLOBAL (\S+)", str(error))
         if foreign is None:
@@ -55,7 +80,26 @@ def read_weights(path: Path) -> dict[str, Tensor]:
             f"{path} holds {foreign[1]} beside tensors and is not read: expected a state dict (where you trust the file, write "
             "that alone with torch.save)"
         ) from None
-    return find_state_dict(found, str(path))
+    return _checked(find_state_dict(found, str(path)), path, size)
+
+
+def _check_packed(path: Path, size: int) -> None:
+    """torch packs nothing in its zip archives, but reads what somebody else packed."""
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            check_bytes(path, sum(member.file_size for member in archive.infolist()), size)
+
+
+def _checked(tensors: dict[str, Tensor], path: Path, size: int) -> dict[str, Tensor]:
+    """Tensors as a network has them: plain ones, which take no more memory than such a file may."""
+    for name, value in tensors.items():
+        plain = value.layout == torch.strided and value.device.type == "cpu" and not value.is_nested
+        if not plain or value.dtype not in TYPES:
+            kind = f"a {value.layout} tensor of {value.dtype} on {value.device}".replace("torch.", "")
+            raise GdwsError(f"{path} holds {kind} in {name!r}: expected plain tensors of floats, integers or bools")
+    # Views of one small storage count as what a copy of them takes.
+    check_bytes(path, sum(value.numel() * value.element_size() for value in tensors.values()), size)
+    return tensors
 
 
 def load_weights(model: nn.Module, tensors: dict[str, Tensor], source: str) -> None:
@@ -73,6 +117,8 @@ def load_weights(model: nn.Module, tensors: dict[str, Tensor], source: str) -> N
             raise GdwsError(
                 f"{source} does not fit the model: {name} has shape {tuple(tensors[name].shape)}, expected {tuple(value.shape)}"
             )
+        if value.is_floating_point() and not tensors[name].is_floating_point():
+            raise GdwsError(f"{source} holds {tensors[name].dtype} in {name}: expected floating-point weights")
         if tensors[name].is_floating_point() and not bool(tensors[name].isfinite().all()):
             raise GdwsError(f"{source} holds NaN or infinite values in {name}: expected finite weights")
     floats = [value.dtype for value in tensors.values() if value.is_floating_point()]
@@ -86,13 +132,15 @@ def load_weights(model: nn.Module, tensors: dict[str, Tensor], source: str) -> N
 
 def find_state_dict(found: Any, source: str) -> dict[str, Tensor]:
     """The state dict in what a torch file holds: that itself, or a dict with it under one of NESTS."""
+    inner = found
+    for _ in range(DEEPEST):
+        if not isinstance(inner, dict):
+            break
+        if inner and all(isinstance(name, str) and isinstance(value, Tensor) for name, value in inner.items()):
+            return dict(inner)
+        found, inner = inner, next((inner[nest] for nest in NESTS if isinstance(inner.get(nest), dict)), None)
+    holds = f"a {type(found).__name__}"
     if isinstance(found, dict):
-        if found and all(isinstance(value, Tensor) for value in found.values()):
-            return {str(name): value for name, value in found.items()}
-        for nest in NESTS:
-            if isinstance(found.get(nest), dict):
-                return find_state_dict(found[nest], source)
-        holds = f"a dict of {', '.join(map(str, list(found)[:4])) or 'nothing'}"
-    else:
-        holds = f"a {type(found).__name__}"
+        names = [name if isinstance(name, str) else f"a {type(name).__name__}" for name in list(found)[:4]]
+        holds = f"a dict of {', '.join(name[:40] for name in names) or 'nothing'}"
     raise GdwsError(f"{source} holds {holds}: expected a state dict of tensors, alone or under one of {', '.join(NESTS)}")
