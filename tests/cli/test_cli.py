@@ -548,7 +548,7 @@ def test_an_interrupted_compression_leaves_no_folder(tmp_path):
             _, text = process.communicate(timeout=60)
             assert process.returncode == statuses[kill]
             assert "Traceback" not in text
-            assert ("gdws: interrupted: no network was written" in text) == (kill == signal.SIGINT)
+            assert ("gdws: interrupted: no result was written" in text) == (kill == signal.SIGINT)
             assert list((tmp_path / kill.name).iterdir()) == []
     finally:
         signal.signal(signal.SIGINT, before)

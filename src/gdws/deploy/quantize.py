@@ -12,7 +12,6 @@ island between layout changes: its weight is one number a channel, which a scale
 from __future__ import annotations
 
 import logging
-import os
 import platform
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
@@ -80,7 +79,6 @@ def quantize(path: Path | str, out: Path | str, images: Tensor, *, keep: Sequenc
 
 def quantize_openvino(path: Path | str, images: Tensor, *, keep: Sequence[str] = ()) -> Any:
     """The int8 openvino.Model of a float32 ONNX file, by NNCF. Arguments as in `quantize`; types are OpenVINO's."""
-    os.environ.setdefault("NNCF_CI", "1")  # it would report its use to its makers
     openvino, nncf = require("openvino"), require("nncf")
     images, _ = unpack_batch(images)
     try:

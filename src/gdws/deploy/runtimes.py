@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
+import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,12 +20,31 @@ from gdws.errors import GdwsError
 
 
 def require(module: str) -> Any:
-    """Import a module of the extra `engines`, or say how to get it."""
+    """Import a module of the extra `engines`, or say how to get it.
+
+    The engines would report their use to their makers, and keep a number for that in the user's folder: here they do not. Who
+    wants it sets ORT_DISABLE_TELEMETRY=0, or imports openvino before gdws does.
+    """
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     try:
-        return importlib.import_module(module)
+        with _hidden("openvino_telemetry"):  # OpenVINO and NNCF do without
+            return importlib.import_module(module)
     except ImportError:
         package = module.partition(".")[0]
         raise GdwsError(f"{package} is not installed: expected it here (pip install 'gdws[engines]')") from None
+
+
+@contextmanager
+def _hidden(module: str) -> Iterator[None]:
+    """Inside, a module cannot be imported, unless it has been."""
+    if module in sys.modules:
+        yield
+        return
+    sys.modules[module] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        sys.modules.pop(module, None)
 
 
 @dataclass(frozen=True)
@@ -48,7 +71,7 @@ class OnnxRuntime:
             options.profile_file_prefix = str(Path(self._folder.name, "profile"))
         options.intra_op_num_threads = threads or torch.get_num_threads()
         options.inter_op_num_threads = 1
-        options.log_severity_level = 3
+        options.log_severity_level = 4  # what fails is raised; the log would show names of nodes as they are
         # Its threads otherwise go on spinning after a pass, on the cores that the next engine of a benchmark needs.
         options.add_session_config_entry("session.force_spinning_stop", "1")
         try:
