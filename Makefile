@@ -7,7 +7,7 @@ TORCH ?= torch==2.13.0
 STAMP := $(VENV)/.ready
 RUN := $(VENV)/bin
 
-.PHONY: setup demo test test-gpu lint bench docs wheel clean
+.PHONY: setup demo test test-gpu chaos lint bench docs wheel clean
 
 setup: $(STAMP)
 
@@ -26,6 +26,10 @@ test: $(STAMP)
 
 test-gpu: $(STAMP)
 	$(RUN)/python -m pytest -m gpu
+
+# Bad inputs, spoiled files, kills, contention, full disks and extreme numbers: about half an hour on two cores.
+chaos: $(STAMP)
+	OMP_NUM_THREADS=1 PYTHONPATH=src:tests $(RUN)/python -m chaos
 
 lint: $(STAMP)
 	$(RUN)/ruff check .

@@ -14,7 +14,7 @@ from pathlib import Path
 from random import Random
 
 from gdws import cli
-from gdws.cli import compression, options
+from gdws.cli import compression
 from gdws.compression import report
 from gdws.errors import GdwsError
 
@@ -57,14 +57,15 @@ class Case:
 class Family:
     """Cases of one kind: `attempt` does the one of a number, and raises what is wrong.
 
-    count   distinct cases at full length.
-    least   of them in the shortest campaign.
+    count    distinct cases at full length.
+    short    of them in the short campaign, which is a test.
+    seconds  that one of them may take.
     """
 
     name: str
     count: int
     attempt: Callable[[Case], None] = field(repr=False)
-    least: int = 1
+    short: int = 0
     seconds: float = SECONDS
 
 
@@ -113,9 +114,9 @@ class Refused(GdwsError):
 def command(*words: object) -> str:
     """`gdws` with these words, in this process: its standard output. Raises Refused, or Wrong where it did not behave."""
     out, err = io.StringIO(), io.StringIO()
-    before, width = sys.argv, options.console.width
+    before = sys.argv
     sys.argv = ["gdws", *map(str, words)]
-    options.console.width, report.ENGINE, report.REPEATS, compression.HELD = 200, "eager", 1, 4
+    report.ENGINE, report.REPEATS, compression.HELD = "eager", 1, 4
     status: object = 0
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
@@ -123,7 +124,7 @@ def command(*words: object) -> str:
     except SystemExit as stop:
         status = stop.code or 0
     finally:
-        sys.argv, options.console.width = before, width
+        sys.argv = before
     check_streams(out.getvalue(), err.getvalue(), status)
     return out.getvalue()
 

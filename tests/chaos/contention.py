@@ -26,7 +26,7 @@ THREADS = 8
 
 def families() -> list[Family]:
     return [
-        Family(f"contention/{name}", count, functools.partial(_attempt, work), seconds=90)
+        Family(f"contention/{name}", count, functools.partial(_attempt, work), int(name in SHORT), seconds=90)
         for name, (work, count) in WORKS.items()
     ]
 
@@ -259,6 +259,7 @@ def two_exports(case: Case) -> None:
     kills._check_exported()
 
 
+SHORT = ("plan", "evaluate", "read", "save", "permissions", "cache", "two trainings", "two evaluations", "two savers")
 WORKS: dict[str, tuple[Callable[[Case], None], int]] = {
     "plan": (plan_one_network, 6),
     "compress": (compress_one_network, 4),

@@ -25,7 +25,7 @@ from gdws.errors import GdwsError
 
 def families() -> list[Family]:
     return [
-        Family(f"disk/{name}", count, functools.partial(_attempt, *works), seconds=90)
+        Family(f"disk/{name}", count, functools.partial(_attempt, *works), SHORT.get(name, 0), seconds=90)
         for name, (count, *works) in WORKS.items()
     ]
 
@@ -157,6 +157,7 @@ def compressed() -> None:
         gdws.load("out", material.network())
 
 
+SHORT = {"save": 4, "train": 1, "evaluate": 2, "cache": 1}
 WORKS: dict[str, tuple[int, Callable[[], object], Callable[[], None], int]] = {
     "save": (40, save, saved, 12_000),
     "export": (20, export, exported, 16_000),

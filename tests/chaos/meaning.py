@@ -110,7 +110,17 @@ def check_record(found: Any, given: Any, pristine: Any, what: str, at: str = "")
 
 
 NULLABLE = ("attack", "measured", "fidelity", "image shape", "seconds", "dense_seconds", "change", "plan")
-OPTIONAL = ("tensor cores", "image shape", "fidelity", "seconds", "dense_seconds")
+OPTIONAL = (
+    "tensor cores",
+    "image shape",
+    "fidelity",
+    "seconds",
+    "dense_seconds",
+    "change",
+    "attacked",
+    "attacked_agreed",
+    "attacked_lost",
+)
 """What records of earlier versions lack."""
 
 

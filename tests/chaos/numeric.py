@@ -30,7 +30,7 @@ FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 def families() -> list[Family]:
     return [
-        Family(f"numeric/{name}", count, functools.partial(_attempt, work), least=3) for name, (work, count) in WORKS.items()
+        Family(f"numeric/{name}", count, functools.partial(_attempt, work), short=5) for name, (work, count) in WORKS.items()
     ]
 
 
