@@ -34,7 +34,10 @@ def families() -> list[Family]:
 def _attempt(work: Callable[[Case], None], case: Case) -> None:
     case.key = case.name
     case.tell(work.__name__)
-    work(case)
+    try:
+        work(case)
+    except GdwsError as error:
+        raise Wrong(f"what was left behind was refused: {error}") from error
     for hidden in case.folder.rglob(".*.*"):
         if not hidden.name.endswith(".lock"):
             raise Wrong(f"{hidden.relative_to(case.folder)} was left behind")

@@ -51,7 +51,10 @@ def _attempt(long: Long, case: Case) -> None:
     moment *= long.seconds or duration(long.work)
     case.tell(f"killed after {moment:.3f} s")
     in_child(long.work, moment)
-    long.check()
+    try:
+        long.check()
+    except GdwsError as error:
+        raise Wrong(f"going on was refused: {error}") from error
     for hidden in case.folder.rglob(".*"):
         raise Wrong(f"{hidden.relative_to(case.folder)} stays for ever")
 
