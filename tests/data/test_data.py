@@ -328,7 +328,7 @@ def test_headers_are_read_no_further_than_the_first_photograph(tmp_path, monkeyp
     for index in range(5):
         write_image(tmp_path / "a" / f"{index}.png", (100, 100))
     opened, real = [], Image.open
-    monkeypatch.setattr(folder.Image, "open", lambda path: opened.append(path) or real(path))
+    monkeypatch.setattr(folder.Image, "open", lambda file, formats: opened.append(file) or real(file, formats=formats))
     data.load(f"imagefolder:{tmp_path}", "train")
     assert len(opened) == 1
 

@@ -136,6 +136,9 @@ def gather_images(batches: Batches) -> tuple[Tensor, Tensor | None]:
     if not pairs:
         raise GdwsError("the calibration data is empty: expected at least one batch of images")
     labels = [label for _, label in pairs if label is not None]
+    shapes = list(dict.fromkeys(tuple(images.shape[1:]) for images, _ in pairs))
+    if len(shapes) > 1:
+        raise GdwsError(f"images are {shapes[0]} and {shapes[1]}: expected one size")
     return (
         torch.cat([images.detach().cpu() for images, _ in pairs]),
         torch.cat([label.cpu() for label in labels]) if len(labels) == len(pairs) else None,

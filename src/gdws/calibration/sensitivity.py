@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from gdws.attacks import PGD
 from gdws.calibration.hooks import Use, backpropagate, each_class, random_signs, record_uses
-from gdws.core.checks import Batches, checked_logits, unpack_batch
+from gdws.core.checks import Batches, check_differentiable, checked_logits, unpack_batch
 from gdws.core.execution import LARGEST_TEMPORARY, evaluating, placement, private_copy
 from gdws.core.progress import track
 from gdws.core.sites import patches
@@ -57,6 +57,8 @@ def sensitivity(
     with evaluating(model):
         for batch in track(batches, "sensitivity"):
             images, labels = unpack_batch(batch)
+            if count == 0:
+                check_differentiable(model, images[:1].to(device, dtype))
             images = attacked(model, images.to(device, dtype), labels, attack, generator).requires_grad_(True)
             count += len(images)
             with record_uses(convolutions) as uses, torch.enable_grad():

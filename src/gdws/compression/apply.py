@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import replace
 
 import torch
@@ -14,7 +13,7 @@ from gdws.calibration.statistics import Statistics
 from gdws.compression.fidelity import attack_of, hold_back
 from gdws.compression.refit import refit
 from gdws.core.checks import Batches, check_weights
-from gdws.core.execution import placement, private_copy
+from gdws.core.execution import own_copy, placement, private_copy
 from gdws.core.progress import track
 from gdws.core.sites import find_convolutions, replace_modules, why_not_plain
 from gdws.core.unwrap import unwrap
@@ -60,7 +59,7 @@ def apply(model: nn.Module, plan: Plan, calibration: Batches | Statistics | None
             conv = _conv(model, layer.name)
             factors = truncate(conv.weight, torch.tensor(layer.g, device=conv.weight.device), conv.groups)
             made[layer.name] = GDWSConv2d.from_factors(factors, conv)
-    compressed = copy.deepcopy(model).eval()
+    compressed = own_copy(model).eval()
     replace_modules(compressed, {compressed.get_submodule(name): layer.eval() for name, layer in made.items()})
     attach_plan(compressed, plan)
     return compressed

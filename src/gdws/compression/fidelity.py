@@ -11,10 +11,11 @@ from torch import Tensor, nn
 from gdws.attacks.pgd import PGD
 from gdws.calibration.collect import gather_images
 from gdws.calibration.sensitivity import attacked
-from gdws.core.checks import Batches, unpack_batch
+from gdws.core.checks import Batches, checked_logits, unpack_batch
 from gdws.core.execution import evaluating, full_precision, placement
 from gdws.core.hashing import image_hashes
 from gdws.core.significance import paired_change
+from gdws.core.unwrap import unwrap
 from gdws.errors import GdwsError
 from gdws.planning.plan import HELD_OUT, Fidelity, Plan, plan_of
 
@@ -67,7 +68,7 @@ def agreement(model: nn.Module, other: nn.Module, images: Tensor) -> float:
     100.0
     """
     refuse_calibration_images({"the first model": model, "the second model": other}, [images])
-    return decided_alike(model, other, images)
+    return decided_alike(unwrap(model), unwrap(other), images)
 
 
 def decided_alike(model: nn.Module, other: nn.Module, images: Tensor) -> float:
@@ -80,7 +81,7 @@ def decisions(model: nn.Module, images: Tensor) -> Tensor:
     device, dtype = placement(model)
     with evaluating(model), full_precision(), torch.no_grad():
         # Maps of larger batches get their memory from the system anew each time.
-        return torch.cat([model(part.to(device, dtype)).argmax(1).cpu() for part in images.split(50)])
+        return torch.cat([checked_logits(model, part.to(device, dtype)).argmax(1).cpu() for part in images.split(50)])
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ would be unpickled); a network that cannot be exported is saved without it, and 
 
 from __future__ import annotations
 
-import copy
 import json
 import os
 import reprlib
@@ -18,7 +17,7 @@ import torch
 from safetensors.torch import save as serialize
 from torch import Tensor, nn
 
-from gdws.core.execution import evaluating, full_precision, placement
+from gdws.core.execution import evaluating, full_precision, own_copy, placement
 from gdws.core.files import NotWritten, new_folder
 from gdws.core.reading.limits import read_file
 from gdws.core.reading.schema import build, parse
@@ -113,7 +112,7 @@ def load(folder: str | os.PathLike[str], model: nn.Module | None = None) -> nn.M
         return _load_exported(Path(folder))
     model = unwrap(model)
     record, tensors = read_saved(folder, model)
-    loaded = copy.deepcopy(model).eval()
+    loaded = own_copy(model).eval()
     for name, structure in record["layers"].items():
         try:
             conv = loaded.get_submodule(name)
@@ -135,9 +134,10 @@ def read_record(folder: str | os.PathLike[str]) -> dict[str, Any]:
         record = parse(read_file(path), problem)
     except OSError as error:
         raise GdwsError(f"cannot read {path}: {error.strerror}, expected a folder that gdws.save wrote") from None
-    if not isinstance(record, dict) or record.get("format") not in READABLE:
-        found = record.get("format") if isinstance(record, dict) else record
-        raise GdwsError(f"{path} has format {reprlib.repr(found)}: expected {FORMAT!r}")
+    if not isinstance(record, dict):
+        raise GdwsError(f"{problem}: it is {reprlib.repr(record)}, expected an object that gdws.save wrote")
+    if record.get("format") not in READABLE:
+        raise GdwsError(f"{path} has format {reprlib.repr(record.get('format'))}: expected {FORMAT!r}")
     stored: _Stored = build(_Stored, {name.replace(" ", "_"): value for name, value in record.items()}, problem)
     plan = None if stored.plan is None else Plan.from_record(stored.plan)
     return {name.replace("_", " "): value for name, value in vars(stored).items()} | {"plan": plan}

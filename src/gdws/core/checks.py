@@ -11,12 +11,17 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
+from gdws.core.reading.weights import dense
 from gdws.errors import GdwsError, first_line
 
 REPEATABLE, ASKED = 1e-3, 8
 """Share of the largest logit that answers may differ by when a model is asked again; and images that it is asked about, since
 noise may leave a single one alone."""
+FLOATS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
+INTEGERS = {torch.bool, torch.int8, torch.int16, torch.int32, torch.int64}
+INTEGERS |= {torch.uint8, torch.uint16, torch.uint32, torch.uint64}
 Batches = Iterable[Tensor | tuple[Tensor, Tensor] | list[Tensor]]
 
 
@@ -28,14 +33,25 @@ def unpack_batch(batch: Tensor | tuple[Tensor, Tensor] | list[Tensor]) -> tuple[
         images, labels = batch
     else:
         raise GdwsError(f"a batch is a {type(batch).__name__}: expected a tensor of images or (images, labels)")
-    if images.ndim != 4 or not images.is_floating_point() or len(images) == 0:
-        raise GdwsError(f"images are {images.dtype} {tuple(images.shape)}: expected floats (B, C, H, W), B > 0")
+    if images.ndim != 4 or images.dtype not in FLOATS or images.layout != torch.strided or images.numel() == 0:
+        kind = images.dtype if images.layout == torch.strided else f"{images.layout} {images.dtype}"
+        raise GdwsError(f"images are {kind} {tuple(images.shape)}: expected floats (B, C, H, W), B > 0")
+    if images.is_meta:
+        raise GdwsError("images are on the meta device, where tensors have no values: expected them on cpu or cuda")
     low, high = float(images.min()), float(images.max())
     if not (low >= 0 and high <= 1):
         raise GdwsError(f"image values run from {low:g} to {high:g}: expected [0, 1] (the model normalizes inside)")
-    if labels is not None and (labels.shape != images.shape[:1] or labels.is_floating_point()):
-        raise GdwsError(f"labels are {labels.dtype} {tuple(labels.shape)}: expected {len(images)} integers, one for each image")
-    return images, labels
+    return images, None if labels is None else classes(labels, len(images))
+
+
+def classes(labels: Tensor, count: int) -> Tensor:
+    """So many labels as int64, whatever integers they are given in."""
+    if labels.shape != (count,) or labels.dtype not in INTEGERS or labels.is_meta:
+        raise GdwsError(f"labels are {labels.dtype} {tuple(labels.shape)}: expected {count} integers, one for each image")
+    whole = labels.long()  # of uint64 the largest become negative
+    if count and int(whole.min()) < 0:
+        raise GdwsError(f"labels hold {int(whole.min())}: expected classes, which count from 0")
+    return whole
 
 
 def run_model(model: nn.Module, images: Tensor) -> Any:
@@ -56,6 +72,8 @@ def run_model(model: nn.Module, images: Tensor) -> Any:
 def checked_logits(model: nn.Module, images: Tensor, labels: Tensor | None = None) -> Tensor:
     """model(images), which must be finite logits with a class for every label."""
     logits = run_model(model, images)
+    if isinstance(logits, Tensor) and logits.is_meta:
+        raise GdwsError("the model is on the meta device, where tensors have no values: expected it on cpu or cuda")
     if not isinstance(logits, Tensor) or logits.ndim != 2 or len(logits) != len(images):
         shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
         raise GdwsError(f"the model returned {shape} for {len(images)} images: expected logits ({len(images)}, classes)")
@@ -86,7 +104,7 @@ def check_differentiable(model: nn.Module, image: Tensor) -> None:
     measured through it."""
     x = image.detach().clone().requires_grad_(True)
     with torch.enable_grad():
-        logits = model(x)
+        logits = run_model(model, x)
         gradient = torch.autograd.grad(logits.sum(), x, allow_unused=True)[0] if logits.requires_grad else None
     if gradient is None:
         raise GdwsError(
@@ -95,7 +113,11 @@ def check_differentiable(model: nn.Module, image: Tensor) -> None:
 
 
 def check_weights(model: nn.Module) -> None:
-    """Refuse a model with NaN or infinite weights, naming the first."""
+    """Refuse a model with NaN or infinite weights, or with weights that have no values yet, naming the first."""
     for name, value in model.state_dict().items():
-        if value.is_floating_point() and not bool(value.isfinite().all()):
+        if not isinstance(value, Tensor):
+            continue
+        if value.is_meta or is_lazy(value):
+            raise GdwsError(f"{name} has no values yet, on the meta device or of a lazy module: expected weights")
+        if not bool(dense(value).isfinite().all()):
             raise GdwsError(f"{name} holds NaN or infinite values: expected finite weights")

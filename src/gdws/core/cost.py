@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from gdws.core.checks import run_model
-from gdws.core.execution import evaluating, private_copy
+from gdws.core.execution import evaluating, placement, private_copy
 from gdws.core.sites import Site
 from gdws.core.unwrap import unwrap
 
@@ -48,7 +48,7 @@ def network_cost(model: nn.Module, example: Tensor) -> Cost:
     """
     model = private_copy(unwrap(model))
     with evaluating(model), torch.no_grad(), FlopCounterMode(display=False) as counter:
-        run_model(model, example[:1])
+        run_model(model, example[:1].to(*placement(model)))
     parameters = list(model.parameters())
     # Norms and biases that happen to be zero are still stored; pruned weights are not.
     stored = sum(int(p.count_nonzero()) if p.ndim > 1 else p.numel() for p in parameters)

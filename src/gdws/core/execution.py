@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
 import torch
@@ -67,20 +67,26 @@ def full_precision(*, tf32: bool = False) -> AbstractContextManager[None]:
     return _PRECISION.wish(tf32)
 
 
-def private_copy(model: nn.Module, dtype: torch.dtype | None = None) -> nn.Module:
-    """The model once more, to put hooks and flags on while others use it: it has the same parameters, all else is its own.
+def private_copy(model: nn.Module) -> nn.Module:
+    """The model once more, to put hooks and flags on while others use it: it has the same parameters, all else is its own."""
+    return _copied(model, lambda value: value if isinstance(value, nn.Parameter) else value.detach().clone())
 
-    dtype: or parameters of its own too, and all floats of this type.
-    """
+
+def own_copy(model: nn.Module, dtype: torch.dtype | None = None) -> nn.Module:
+    """A copy with parameters of its own; dtype: of all its floats."""
 
     def own(value: Tensor) -> Tensor:
-        if isinstance(value, nn.Parameter) and dtype is None:
-            return value
-        copied = value.detach().clone()
-        copied = copied.to(dtype) if dtype is not None and copied.is_floating_point() else copied
-        return nn.Parameter(copied, value.requires_grad) if isinstance(value, nn.Parameter) else copied
+        copied = copy.deepcopy(value) if isinstance(value, nn.Parameter) else value.detach().clone()
+        if dtype is not None and copied.is_floating_point():
+            copied.data = copied.data.to(dtype)
+        return copied
 
-    # PyTorch copies only tensors that are leaves of the graph of gradients; a network may keep others from its last pass.
+    return _copied(model, own)
+
+
+def _copied(model: nn.Module, own: Callable[[Tensor], Tensor]) -> nn.Module:
+    # PyTorch copies only tensors that are leaves of the graph of gradients; a network may keep others, such as weights that it
+    # computes from parameters, or what its last pass gave.
     held = [each for m in model.modules() for each in (*m._parameters.values(), *m._buffers.values(), *vars(m).values())]
     try:
         return copy.deepcopy(model, {id(value): own(value) for value in held if isinstance(value, Tensor)})
@@ -100,4 +106,4 @@ def placement(model: nn.Module) -> tuple[torch.device, torch.dtype]:
 
 def at_least_float32(model: nn.Module) -> nn.Module:
     """The model itself, or a float32 copy where its own type is narrower."""
-    return copy.deepcopy(model).float() if placement(model)[1] in (torch.float16, torch.bfloat16) else model
+    return own_copy(model).float() if placement(model)[1] in (torch.float16, torch.bfloat16) else model

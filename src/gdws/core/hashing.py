@@ -19,8 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gdws.core.execution import placement, private_copy
-from gdws.errors import GdwsError
+from gdws.core.execution import own_copy, placement, private_copy
+from gdws.core.reading.weights import dense
 
 PROBES, STEPS = 2, 1000
 """Images that a network is asked about, and into how many steps its largest answer is divided."""
@@ -45,6 +45,8 @@ def weights_hash(model: nn.Module) -> str:
     digest = hashlib.blake2b(repr(model).encode(), digest_size=8)
     tensors = dict(model.named_buffers()) | model.state_dict()  # what images are normalized by is in no state dict
     for name, value in tensors.items():
+        if not isinstance(value, Tensor):  # what a module keeps beside tensors
+            continue
         digest.update(name.encode())
         digest.update(_content(value))
     return digest.hexdigest()
@@ -80,11 +82,9 @@ def _digest(parts: Iterable[str | bytes]) -> str:
 
 def _content(value: Tensor) -> bytes:
     """The bytes of a tensor's values, whatever its kind."""
-    if value.is_meta:
-        raise GdwsError("a tensor is on the meta device, where tensors have no values: expected it on cpu or cuda")
-    plain = value.detach().dequantize() if value.is_quantized else value.detach()
-    plain = plain if plain.layout == torch.strided else plain.to_dense()
-    plain = plain.resolve_conj().resolve_neg().cpu().contiguous()
+    if value.is_meta:  # which has none
+        return b""
+    plain = dense(value).resolve_conj().resolve_neg().cpu().contiguous()
     return plain.flatten().view(torch.uint8).numpy().tobytes() if plain.numel() else b""
 
 
@@ -93,7 +93,7 @@ def _answers(model: nn.Module, image_shape: tuple[int, ...]) -> list[int] | str:
     noise = torch.rand(PROBES, *image_shape, generator=torch.Generator().manual_seed(0))
     for dtype in (torch.float64, None):
         try:
-            probe = private_copy(model, dtype).eval()
+            probe = (private_copy(model) if dtype is None else own_copy(model, dtype)).eval()
             with torch.no_grad():
                 once, again = (probe(noise.to(*placement(probe))).double().cpu().flatten() for _ in range(2))
         except Exception:  # whoever runs it next says what is wrong
@@ -123,6 +123,8 @@ class _Description:
                     yield from (str(tensor.dtype), str(tuple(tensor.shape)))
                 else:
                     yield from self.value(tensor)
+            extra = {name: value for name, value in module.state_dict().items() if not isinstance(value, Tensor)}
+            yield from self.value(extra)
             for name in sorted(vars(module).keys() - OF_EVERY_MODULE):
                 yield name
                 yield from self.value(vars(module)[name])

@@ -13,11 +13,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.nn.utils import parametrize, prune
-from torch.nn.utils.spectral_norm import SpectralNorm, remove_spectral_norm
+from torch.nn.utils.spectral_norm import SpectralNorm, SpectralNormLoadStateDictPreHook, remove_spectral_norm
 from torch.nn.utils.weight_norm import WeightNorm, remove_weight_norm
 
-from gdws.core.execution import evaluating
+from gdws.core.execution import evaluating, own_copy
+from gdws.errors import GdwsError
 
 AROUND = ("module", "_orig_mod")
 """Where DataParallel and torch.compile have the network."""
@@ -56,11 +58,12 @@ def unwrap(model: nn.Module) -> nn.Module:
     ('Conv2d', ['bias', 'weight'])
     """
     network = innermost(model)
+    for name, value in (*network.named_parameters(), *network.named_buffers()):
+        if value.is_meta or is_lazy(value):
+            raise GdwsError(f"{name} has no values yet, on the meta device or of a lazy module: expected weights")
     if not any(_computes_weights(module) for module in network.modules()):
         return network
-    # A weight that was computed from parameters is no leaf of the graph of gradients, and PyTorch copies leaves only.
-    computed = [v for m in network.modules() for v in vars(m).values() if isinstance(v, Tensor) and not v.is_leaf]
-    copied = copy.deepcopy(network, {id(value): value.detach().clone() for value in computed})
+    copied = own_copy(network)
     with evaluating(copied), torch.no_grad():
         for module in copied.modules():
             _make_plain(module)
@@ -113,8 +116,17 @@ def _make_plain(module: nn.Module) -> None:
             remove_weight_norm(module, hook.name)
         elif isinstance(hook, SpectralNorm):
             remove_spectral_norm(module, hook.name)
+            _forget_spectral_norm(module)
     if parametrize.is_parametrized(module):
         _remove_parametrizations(module)
+
+
+def _forget_spectral_norm(module: nn.Module) -> None:
+    """PyTorch's own function leaves a hook behind that refuses every state dict without the vectors of the norm."""
+    hooks = module._load_state_dict_pre_hooks
+    for key, hook in list(hooks.items()):
+        if isinstance(getattr(hook, "hook", hook), SpectralNormLoadStateDictPreHook):
+            del hooks[key]
 
 
 def _remove_parametrizations(module: nn.Module) -> None:

@@ -6,15 +6,11 @@ Pixels stay bytes, in memory or in files. A Dataset gives them out as floats in 
 from __future__ import annotations
 
 import io
-import zipfile
 from importlib import resources
 from pathlib import Path
 
-import numpy as np
-import torch
-from torch import Tensor
-
-from gdws.data import cifar, folder, svhn
+from gdws.core.reading.limits import open_file
+from gdws.data import cifar, folder, npz, svhn
 from gdws.data.dataset import Dataset
 from gdws.errors import GdwsError
 
@@ -50,7 +46,7 @@ def load(name: str, split: str, *, labels: bool = True) -> Dataset:
     path = Path(location)
     if kind == "demo" and not location:
         content = (resources.files("gdws.data") / "demo" / "images.npz").read_bytes()
-        return Dataset(name, *_read_npz(content, name, split, labels))
+        return Dataset(name, *npz.read(io.BytesIO(content), name, split, labels))
     if kind == "cifar10" and location:
         return Dataset(name, *cifar.read(path, split))
     if kind == "svhn" and location:
@@ -60,28 +56,9 @@ def load(name: str, split: str, *, labels: bool = True) -> Dataset:
     if kind == "npz" and location:
         if not path.is_file():
             raise GdwsError(f"there is no file {path}: expected an .npz with arrays `images` and `labels`")
-        return Dataset(name, *_read_npz(path.read_bytes(), name, split, labels))
+        try:
+            with open_file(path) as file:
+                return Dataset(name, *npz.read(file, name, split, labels))
+        except OSError as error:
+            raise GdwsError(f"cannot read {path}: {error.strerror}") from None
     raise GdwsError(f"unknown data {name!r}: expected {NAMES}")
-
-
-def _read_npz(content: bytes, name: str, split: str, needed: bool) -> tuple[Tensor, Tensor | None]:
-    """The arrays `images` and `labels`, or those with the split in front of their names. needed: the labels."""
-    try:
-        with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-            prefix = "" if "images" in arrays else f"{split}_"
-            images = arrays[f"{prefix}images"]
-            labels = arrays[f"{prefix}labels"] if needed or f"{prefix}labels" in arrays else None
-    except (KeyError, ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-        raise GdwsError(
-            f"{name} is not an .npz file with arrays `images` and `labels`, or `{split}_images` and `{split}_labels`: {error}"
-        ) from None
-    if images.ndim != 4 or images.shape[-1] != 3 or images.dtype != np.uint8:
-        raise GdwsError(f"{name} has images of shape {images.shape} and type {images.dtype}: expected (N, H, W, 3) uint8")
-    pixels = torch.from_numpy(images.transpose(0, 3, 1, 2).copy())
-    if labels is None:
-        return pixels, None
-    if labels.shape != (len(images),) or not np.issubdtype(labels.dtype, np.integer) or (labels < 0).any():
-        raise GdwsError(
-            f"{name} has labels of shape {labels.shape} and type {labels.dtype}: expected {len(images)} integers from 0"
-        )
-    return pixels, torch.from_numpy(labels.astype(np.int64))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import pickle
 import tarfile
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gdws.core.reading.limits import Bounded, open_file, read_file
 from gdws.errors import GdwsError
 
 ARCHIVE = "cifar-10-python.tar.gz"
@@ -36,7 +37,7 @@ def _files(folder: Path, unpacked: Path, names: list[str]) -> dict[str, bytes]:
     contents = {}
     for name in names:
         try:
-            contents[name] = (unpacked / name).read_bytes()
+            contents[name] = read_file(unpacked / name)
         except OSError:
             raise GdwsError(
                 f"{unpacked} has no {name}: expected CIFAR-10's python archive (`gdws download cifar10 {folder}` fetches it)"
@@ -48,14 +49,18 @@ def _members(archive: Path, names: list[str]) -> dict[str, bytes]:
     """The files of these names, in one pass through the archive: going back would unpack it again. Nothing is written."""
     contents: dict[str, bytes] = {}
     try:
-        with tarfile.open(archive, "r|gz") as members:
+        with open_file(archive) as file, gzip.open(file) as unpacked:
+            bounded: Any = Bounded(unpacked, archive, archive.stat().st_size)
+            members = tarfile.open(fileobj=bounded, mode="r|")  # noqa: SIM115, it holds nothing open
             for member in members:
                 inside, _, name = member.name.rpartition("/")
-                if inside == INSIDE and name in names and (file := members.extractfile(member)) is not None:
-                    contents[name] = file.read()
+                if inside == INSIDE and name in names and (content := members.extractfile(member)) is not None:
+                    contents[name] = content.read()
                 if len(contents) == len(names):
                     return contents
-    except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
+    except GdwsError:
+        raise
+    except Exception as error:  # a broken archive fails in many ways
         raise GdwsError(f"{archive} cannot be read ({error}): expected the CIFAR-10 python archive, is it truncated?") from None
     missing = next(name for name in names if name not in contents)
     raise GdwsError(f"{archive} has no {INSIDE}/{missing}: expected the CIFAR-10 python archive")
@@ -85,11 +90,15 @@ def _batch(content: bytes, path: Path) -> tuple[Any, Any]:
     """Images, uint8 (n, 3, 32, 32), and labels, int64 (n,), of one file of the archive."""
     try:
         batch = _ArraysOnly(io.BytesIO(content), encoding="bytes").load()
-        images, labels = batch[b"data"], np.asarray(batch[b"labels"], dtype=np.int64)
-        if not isinstance(images, np.ndarray) or images.dtype != np.uint8 or images.shape != (len(labels), 3072):
-            raise ValueError(f"expected uint8 data ({len(labels)}, 3072), one row for each label")
-        if labels.ndim != 1 or not np.isin(labels, range(10)).all():
+        images, labels = batch[b"data"], batch[b"labels"]
+        count = len(labels)
+        if not isinstance(images, np.ndarray) or images.dtype != np.uint8 or images.shape != (count, 3072):
+            raise ValueError(f"expected uint8 data ({count}, 3072), one row for each label")
+        if images.nbytes > len(content):  # an array can have a shape without the bytes for it
+            raise ValueError(f"expected {images.nbytes:,} bytes of data, not {len(content):,}")
+        labels = np.asarray(labels)
+        if labels.shape != (count,) or labels.dtype.kind not in "iu" or not np.isin(labels, range(10)).all():
             raise ValueError("expected labels from 0 to 9")
     except Exception as error:  # a broken pickle fails in any way
         raise GdwsError(f"{path} is not a batch of the CIFAR-10 python archive: {error}") from None
-    return images.reshape(-1, 3, 32, 32), labels
+    return images.reshape(-1, 3, 32, 32), labels.astype(np.int64)

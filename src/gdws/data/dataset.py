@@ -10,7 +10,7 @@ from typing import Any, Protocol, Self
 import torch
 from torch import Tensor
 
-from gdws.core.checks import unpack_batch
+from gdws.core.checks import classes, unpack_batch
 from gdws.errors import GdwsError
 
 
@@ -31,7 +31,7 @@ class Dataset:
 
     name        what messages call it.
     images      uint8 (N, 3, H, W), or images in files, which are read batch by batch every time.
-    labels      int64 (N,), the classes, which count from 0.
+    labels      integers (N,), the classes, which count from 0.
     batch_size  images in a batch; the last one may have fewer.
 
     len() counts images. Raises GdwsError when there are no images, or not one label for each.
@@ -46,8 +46,11 @@ class Dataset:
     def __init__(self, name: str, images: Tensor | Stored, labels: Tensor | None, batch_size: int = 100) -> None:
         if len(images) == 0:
             raise GdwsError(f"{name} holds no images: expected at least one")
+        if isinstance(images, Tensor) and (images.dtype != torch.uint8 or images.ndim != 4):
+            raise GdwsError(f"the images of {name} are {images.dtype} {tuple(images.shape)}: expected uint8 (N, 3, H, W)")
         if labels is not None and len(images) != len(labels):
             raise GdwsError(f"{name} has {len(images)} images and {len(labels)} labels: expected a label for each image")
+        labels = None if labels is None else classes(labels, len(images))
         self.name = name
         self._labels = labels
         self.batch_size = batch_size

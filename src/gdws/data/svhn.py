@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gdws.core.reading.limits import check_bytes, max_bytes, read_file
 from gdws.errors import GdwsError
 
 HEADER = 128
@@ -32,32 +33,40 @@ def read(folder: Path, split: str) -> tuple[Tensor, Tensor]:
     """Images, uint8 (N, 3, 32, 32), and digits, int64 (N,), of "train" or "test"."""
     path = folder / f"{split}_32x32.mat"
     try:
-        content = path.read_bytes()
+        content = read_file(path)
     except OSError:
         raise GdwsError(
             f"{folder} has no {path.name}: expected SVHN's cropped digits (`gdws download svhn {folder}` fetches them)"
         ) from None
     try:
-        arrays = matrices(content)
-        images, labels = arrays["X"], arrays["y"].ravel().astype(np.int64)
+        arrays = matrices(content, str(path))
+        images, labels = arrays["X"], arrays["y"].ravel()
     except (ValueError, LookupError, struct.error, zlib.error) as error:
+        if isinstance(error, GdwsError):
+            raise
         raise GdwsError(f"{path} is not a MATLAB 5 file with arrays X and y: {error}, is it truncated?") from None
     if images.shape != (32, 32, 3, len(labels)) or images.dtype != np.uint8 or not np.isin(labels, range(11)).all():
         raise GdwsError(
             f"{path} has images {images.shape} {images.dtype} and {len(labels)} labels: expected (32, 32, 3, N) uint8 and N "
             "digits, the digit 0 as label 10"
         )
-    return torch.from_numpy(images.transpose(3, 2, 0, 1).copy()), torch.from_numpy(labels % 10)
+    return torch.from_numpy(images.transpose(3, 2, 0, 1).copy()), torch.from_numpy(labels.astype(np.int64) % 10)
 
 
-def matrices(file: bytes) -> dict[str, Any]:
+def matrices(file: bytes, source: str) -> dict[str, Any]:
     """The numeric arrays of a MATLAB 5 file by name."""
     if len(file) < HEADER or file[126:128] != b"IM":
         raise ValueError("it has no little-endian header")
-    found = {}
+    found, left = {}, max_bytes(len(file))
     for kind, data in _elements(memoryview(file)[HEADER:]):
         if kind == COMPRESSED:
-            ((kind, data),) = _elements(memoryview(zlib.decompress(data)))
+            stream = zlib.decompressobj()
+            unpacked = stream.decompress(data, left + 1)
+            check_bytes(f"an array of {source}", len(unpacked) + max_bytes(len(file)) - left, len(file))
+            left -= len(unpacked)
+            if not stream.eof:
+                raise ValueError("a compressed array ends early")
+            ((kind, data),) = _elements(memoryview(unpacked))
         if kind == MATRIX:
             (_, flags), (_, shape), (_, name), *values = _elements(data)
             if flags[0] in NUMERIC:

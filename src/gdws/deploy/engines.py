@@ -5,7 +5,6 @@ A new engine is a new entry of ENGINES: its name, device, precisions and package
 
 from __future__ import annotations
 
-import copy
 import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 
 from gdws.core.checks import run_model, unpack_batch
-from gdws.core.execution import evaluating, placement
+from gdws.core.execution import evaluating, own_copy, placement
 from gdws.core.files import scratch_folder
 from gdws.core.unwrap import unwrap
 from gdws.deploy.autotune import autotune, torch_compile
@@ -262,7 +261,7 @@ def _own_threads(source: Source, threads: int, build: Callable[[nn.Module], nn.M
         raise GdwsError(
             f"threads is {threads}, and PyTorch's own {torch.get_num_threads()}: expected them equal (torch.set_num_threads)"
         )
-    return build(copy.deepcopy(source.module).eval())
+    return build(own_copy(source.module).eval())
 
 
 ENGINES: dict[str, Engine] = {

@@ -8,7 +8,6 @@ shift in their own layout. The input normalization stays too: a zero-padded conv
 
 from __future__ import annotations
 
-import copy
 import logging
 import math
 import threading
@@ -26,10 +25,11 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
 from gdws.core.checks import checked_logits, unpack_batch
-from gdws.core.execution import evaluating, placement, private_copy
+from gdws.core.execution import evaluating, own_copy, placement, private_copy
 from gdws.core.files import Kind, write_atomically
 from gdws.core.unwrap import unwrap
-from gdws.deploy.runtimes import OnnxRuntime, require
+from gdws.deploy.packages import require
+from gdws.deploy.runtimes import OnnxRuntime
 from gdws.deploy.straight_through import StraightThrough
 from gdws.errors import GdwsError, first_line
 
@@ -104,7 +104,7 @@ def trace_any_batch(model: nn.Module, example: Tensor) -> ExportedProgram:
 def _trace(model: nn.Module, images: Tensor, shapes: tuple[dict[int, Dim]] | None) -> ExportedProgram:
     model, images = private_copy(unwrap(model)), images.to("cpu", torch.float32)
     if placement(model) != (torch.device("cpu"), torch.float32):
-        model = copy.deepcopy(model).to("cpu", torch.float32)
+        model = own_copy(model).to("cpu", torch.float32)
     with silence_exporter(), evaluating(model), torch.no_grad():
         checked_logits(model, images)
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from gdws.core.execution import placement
+from gdws.core.execution import own_copy, placement
 from gdws.deploy.runtimes import OnnxRuntime
 
 
@@ -26,7 +25,7 @@ class Deployed:
 
 def deployed_half(model: nn.Module, name: str) -> Deployed:
     """The network of this name in half precision: weights, images and arithmetic in float16."""
-    copied = copy.deepcopy(model).half().eval()
+    copied = own_copy(model).half().eval()
     device, _ = placement(copied)
     return Deployed(name, lambda images: copied(images.to(device, torch.float16)), "float16")
 

@@ -7,7 +7,6 @@ global generator is left as it was.
 
 from __future__ import annotations
 
-import copy
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,7 +18,7 @@ from torch import distributed as dist
 from gdws.attacks.gradient_ascent import ascend
 from gdws.core.cuda_graphs import GraphedCallable
 from gdws.core.distributed import ProcessGroup
-from gdws.core.execution import full_precision, placement
+from gdws.core.execution import full_precision, own_copy, placement
 from gdws.data import Dataset
 from gdws.errors import GdwsError
 from gdws.training.augment import crop_and_flip
@@ -52,7 +51,7 @@ class Learner:
             share_batchnorm_statistics(model)
             for value in model.state_dict().values():
                 dist.broadcast(value, 0)
-        self.averaged = copy.deepcopy(model).eval()
+        self.averaged = own_copy(model).eval()
         self.parameters = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
         if not self.parameters:
             raise GdwsError("no parameter of the model requires a gradient: expected something to train")

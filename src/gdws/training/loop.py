@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import time
 from collections.abc import Iterator, Sequence
@@ -14,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from gdws.attacks import MSD, PGD
-from gdws.core.checks import Batches, check_differentiable, checked_logits
+from gdws.core.checks import Batches, check_differentiable, check_weights, checked_logits
 from gdws.core.distributed import SINGLE_PROCESS, ProcessGroup
-from gdws.core.execution import evaluating, full_precision, placement
+from gdws.core.execution import evaluating, full_precision, own_copy, placement
 from gdws.core.hashing import architecture_identity, data_hash, values_hash
 from gdws.core.progress import note, track
 from gdws.core.reading.weights import contiguous_copies, load_weights
@@ -111,7 +110,7 @@ def train(
         "objective": objective.record(),
     }
     with open_run(folder, identity, resume, processes.first()) as run:
-        learner = Learner(copy.deepcopy(model), rest, recipe, objective, processes)
+        learner = Learner(own_copy(model), rest, recipe, objective, processes)
         history: list[dict[str, Any]] = []
         best: dict[str, Tensor] = {}
         continued = run.continued() if resume else None
@@ -138,7 +137,7 @@ def train(
             if impatient:
                 break
         processes.wait()
-    trained = copy.deepcopy(model).eval()
+    trained = own_copy(model).eval()
     load_weights(trained, best, str(run.best))
     return Trained(trained, history, chosen_epoch(history, recipe.keep), was_harmed(history, len(held.labels)))
 
@@ -155,11 +154,13 @@ def check_trainable(model: nn.Module, data: Dataset, recipe: Recipe) -> None:
         raise GdwsError(f"{data.name} has {len(data.labels)} images: expected at least 5 to train on and to hold back from")
     if dtype != torch.float32:
         raise GdwsError(f"the model is {dtype}: expected float32 to be trained (the recipe's precision rounds the passes)")
+    check_weights(model)
+    contiguous_copies(model.state_dict())  # as a checkpoint will want them
     with evaluating(model):
         checked_logits(model, images.to(device), data.labels.max().repeat(len(labels)))
         check_differentiable(model, images[:1].to(device))
     try:
-        logits = copy.deepcopy(model).train()(images.to(device))
+        logits = own_copy(model).train()(images.to(device))
     except (ValueError, TypeError, RuntimeError) as error:
         raise GdwsError(f"the model fails in train mode on {len(images)} images: {str(error).splitlines()[0]}") from None
     if not isinstance(logits, Tensor):

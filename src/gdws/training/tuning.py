@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from pathlib import Path
 
 import torch
@@ -10,7 +9,7 @@ from torch import Tensor, nn
 
 from gdws.core.checks import Batches, checked_logits
 from gdws.core.distributed import SINGLE_PROCESS, ProcessGroup
-from gdws.core.execution import evaluating, placement
+from gdws.core.execution import evaluating, own_copy, placement
 from gdws.data import Dataset
 from gdws.errors import GdwsError
 from gdws.structures.layers import FactoredConv2d
@@ -59,7 +58,7 @@ def tune(
     moving = trainable_copy(model)
     scales = balance(moving)
     if teacher is not None:
-        teacher = copy.deepcopy(teacher).eval().requires_grad_(False)
+        teacher = own_copy(teacher).eval().requires_grad_(False)
         _check_same_classes(model, teacher, data)
     objective = None if teacher is None else Taught(teacher)
     trained = train(moving, data, recipe, folder, objective=objective, before=True, resume=resume, processes=processes)
@@ -82,7 +81,7 @@ def _check_same_classes(model: nn.Module, teacher: nn.Module, data: Dataset) -> 
 
 def trainable_copy(model: nn.Module) -> nn.Module:
     """A copy of which only the factors and the norms require gradients."""
-    copied = copy.deepcopy(model).requires_grad_(False)
+    copied = own_copy(model).requires_grad_(False)
     factored = [module for module in copied.modules() if isinstance(module, FactoredConv2d)]
     if not factored:
         raise GdwsError("the model has no factored layer: expected one that gdws.apply or gdws compress made")

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import os
 import stat
-from io import BufferedReader
+from io import BufferedIOBase, BufferedReader
 from pathlib import Path
-from typing import BinaryIO
 
 from gdws.errors import GdwsError
 
@@ -56,7 +55,7 @@ def read_file(path: Path) -> bytes:
 class Bounded:
     """A stream that is unpacked while it is read, and refused once it gave more than a file of this size may."""
 
-    def __init__(self, stream: BinaryIO, what: object, size: int) -> None:
+    def __init__(self, stream: BufferedIOBase, what: object, size: int) -> None:
         self._stream, self._what, self._size, self._given = stream, what, size, 0
 
     def read(self, count: int) -> bytes:

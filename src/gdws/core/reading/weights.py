@@ -35,8 +35,23 @@ HARMLESS: list[Callable[..., Any] | tuple[Callable[..., Any], str]] = [
 only hold values: to build one runs no code of the file's choosing."""
 
 
-def contiguous_copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def dense(value: Tensor) -> Tensor:
+    """The values of a tensor of any kind, in one that can be computed with."""
+    plain = value.detach().dequantize() if value.is_quantized else value.detach()
+    plain = plain if plain.layout == torch.strided else plain.to_dense()
+    return plain if plain.dtype in TYPES or plain.is_complex() else plain.to(torch.float64)
+
+
+def contiguous_copies(tensors: Mapping[str, Any]) -> dict[str, Tensor]:
     """Copies as a safetensors file wants them: on the CPU, contiguous, with no memory in common."""
+    for name, value in tensors.items():
+        if not isinstance(value, Tensor):
+            raise GdwsError(
+                f"{name} is a {type(value).__name__}: expected tensors alone in the state dict, to be kept in a file"
+            )
+        if value.dtype not in TYPES or value.layout != torch.strided:
+            kind = f"a {value.layout} tensor of {value.dtype}".replace("torch.", "")
+            raise GdwsError(f"{name} is {kind}: expected plain tensors of floats, integers or bools, to be kept in a file")
     return {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
 
 
