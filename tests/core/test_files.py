@@ -217,7 +217,7 @@ def test_who_comes_second_without_force_is_told(tmp_path):
 
 def test_files_on_the_way_of_a_killed_process_are_cleared_away(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    code = "import os; from gdws.core.files import scratch_folder; scratch_folder().__enter__(); os._exit(1)"
+    code = "import os; from gdws.core.files import scratch_folder; f = scratch_folder(); f.__enter__(); os._exit(1)"
     environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
     subprocess.run([sys.executable, "-c", code], env=environment)
     assert len(names(tmp_path)) == 1
