@@ -92,7 +92,7 @@ def run(tmp_path, monkeypatch, capsys):
     What a compression came to is timed in eager PyTorch, which needs no export.
     """
     from gdws import cli
-    from gdws.cli import compression, terminal
+    from gdws.cli import compression, options, terminal
     from gdws.compression import report
 
     monkeypatch.chdir(tmp_path)
@@ -103,6 +103,7 @@ def run(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(report, "REPEATS", 3)
 
     def call(*arguments):
+        options.announce_code.cache_clear()
         monkeypatch.setattr(sys, "argv", ["gdws", *map(str, arguments)])
         try:
             cli.main()

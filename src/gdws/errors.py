@@ -26,6 +26,6 @@ class OutOfReach(GdwsError):
         self.least = least
 
 
-def first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
     """What another library's exception says, short enough for a sentence of ours."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -5,6 +5,7 @@ import sys
 
 import numpy as np
 import pytest
+from torch import nn
 
 import gdws
 from gdws import data
@@ -136,6 +137,42 @@ def test_layers_come_from_the_base_alone(run, project, monkeypatch):
     assert run("inspect", "more", "--base", "mine.py:make")[0] == 0
 
 
+@pytest.mark.parametrize(
+    "base",
+    ["timm:hf-hub:stranger/net", "timm:local-dir:/tmp", "torchvision:../x", "http://stranger/net", "zoo:tiny\n", "\x1b[m"],
+)
+def test_a_folder_does_not_choose_what_is_fetched(run, project, base, monkeypatch):
+    """Bug: timm would have been told to fetch what a stranger's gdws.json names."""
+    monkeypatch.setattr("gdws.models.names._from_library", lambda *_: pytest.fail("a stranger chose"))
+    assert run("compress", "mine.py:make", "--out", "fast", *COMPRESS)[0] == 0
+    record = json.loads((project / "fast" / "gdws.json").read_text())
+    (project / "fast" / "gdws.json").write_text(json.dumps(record | {"base": base}))
+    assert run("inspect", "fast")[0] == 0  # by way of model.onnx
+    status, text = run("compress", "fast", "--out", "more", *COMPRESS)
+    assert status == 2
+    assert "which may be fetched from elsewhere: expected --base" in " ".join(text.split())
+    assert "\x1b" not in text
+
+
+def test_torchvision_builds_classifiers_only(monkeypatch):
+    """Others fetch the weights of a part of theirs."""
+
+    class Torchvision:
+        __name__ = "torchvision.models"
+
+        def list_models(self, module):
+            return ["resnet18"] if module is self else ["resnet18", "fasterrcnn"]
+
+        def get_model(self, name):
+            return nn.Conv2d(3, 4, 3) if name == "resnet18" else pytest.fail("fetched")
+
+    monkeypatch.setitem(sys.modules, "torchvision.models", Torchvision())
+    monkeypatch.setitem(sys.modules, "torchvision", Torchvision())
+    assert isinstance(gdws.models.resolve("torchvision:resnet18"), gdws.models.Normalized)
+    with pytest.raises(GdwsError, match="torchvision has no classifier 'fasterrcnn'"):
+        gdws.models.resolve("torchvision:fasterrcnn")
+
+
 def test_tune_takes_a_base(run, project):
     assert run("compress", "mine.py:make", "--out", "fast", *COMPRESS)[0] == 0
     options = ["--data", "npz:d.npz", "--epochs", 1, "--batch", 4, "--steps", 1, "--json", "t.json"]
@@ -168,6 +205,9 @@ def test_a_network_that_cannot_be_exported_is_saved_and_says_so(run, project):
         ("import nothing_of_this_name", "f.py:make cannot be run: ModuleNotFoundError: No module named 'nothing_of_this_name'"),
         ("def make(:", "f.py:make cannot be run: SyntaxError"),
         ("def make():\n    import nothing_at_all", "f.py:make cannot be run: ModuleNotFoundError: No module named 'nothing_at"),
+        ("raise SystemExit(0)", "f.py:make cannot be run: SystemExit: 0"),
+        ("import sys\nsys.path.pop(0)\ndef make():\n    sys.exit('no')", "f.py:make cannot be run: SystemExit: no"),
+        ("def make():\n    return {'a': 1}", "f.py:make gives a dict: expected a function that returns an nn.Module"),
         ("def make():\n    return {}['weights']", "f.py:make cannot be run: KeyError: 'weights'"),
         (
             "from torch import nn\nclass Two(nn.Module):\n"
@@ -197,8 +237,9 @@ def test_what_a_file_does_wrong_is_one_sentence(run, tmp_path, command, code, wo
     status, text = run(command[0], "f.py:make", *command[1:])
     assert status == 2
     assert words in " ".join(text.split())
-    assert text.strip().startswith("gdws: ")
-    assert len(text.strip().splitlines()) == 1
+    said, sentence = text.strip().splitlines()
+    assert said == "gdws: f.py:make is code, which is run and may do whatever you may"
+    assert sentence.startswith("gdws: ")
 
 
 def test_the_folder_knows_the_size_of_its_images(run, project):

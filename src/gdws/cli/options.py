@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,18 +15,20 @@ import typer
 from torch import nn
 
 from gdws import data, models
-from gdws.cli.terminal import harmless
+from gdws.cli.terminal import errors, harmless
 from gdws.core.files import Kind, check_file, write_atomically
 from gdws.core.version import __version__
 from gdws.deploy.engines import PRECISIONS
 from gdws.errors import GdwsError
-from gdws.models.names import BaseNeeded, base_of, is_code, is_folder
+from gdws.models.names import BaseNeeded, base_of, is_code, is_folder, risk_of
 from gdws.planning.plan import plan_of
 
 FORMAT = "gdws result 1"
 """The first word of what --json writes: such a file may be written over."""
 
-Model = Annotated[str, typer.Argument(help="demo, zoo:NAME, torchvision:NAME, timm:NAME, FILE.py:FACTORY or a folder")]
+Model = Annotated[
+    str, typer.Argument(help="demo, zoo:NAME, torchvision:NAME, timm:NAME, FILE.py:FACTORY (which is run) or a folder")
+]
 Weights = Annotated[Path | None, typer.Option(help="safetensors, or a torch state dict, for the (first) model")]
 Base = Annotated[
     str | None, typer.Option(help="what a folder was made from, where that is FILE.py:FACTORY and no model on the line")
@@ -45,19 +48,29 @@ def load_network(
     """The network of this name, with its layers where they are needed.
 
     A folder that was made from code is built on --base, or on the same FILE.py:FACTORY if that is one of the models `named` on
-    the line. Code that only the folder names is run where nothing else will do and the user, asked on a terminal, allows it.
+    the line. Code that only the folder names, or what it would have fetched, is used where nothing else will do and the user,
+    asked on a terminal, allows it.
     """
     if base is None and is_folder(name):
         base = _same_code(base_of(name), named)
+    announce_code(base or name)
     try:
         return models.resolve(name, weights, base=base, layers=layers)
     except BaseNeeded as needed:
         if needed.base is None or not can_ask():
             raise
-        if not typer.confirm(harmless(f"{name} was made from {needed.base}, which is code: run it?"), err=True):
+        risk, verb = risk_of(needed.base), "run" if is_code(needed.base) else "use"
+        if not typer.confirm(harmless(f"{name} was made from {needed.base}, {risk}: {verb} it?"), err=True):
             raise
         base = needed.base
     return models.resolve(name, base=base, layers=layers)
+
+
+@cache
+def announce_code(name: str) -> None:
+    """Say once, before it happens, that a file is run."""
+    if is_code(name):
+        errors.say(f"gdws: {name} is code, which is run and may do whatever you may")
 
 
 def can_ask() -> bool:
@@ -106,9 +119,13 @@ def usable_device(name: str) -> torch.device:
     return device
 
 
-def cache_folder() -> Path:
+def cache_folder() -> Path | None:
+    """Where statistics and times are kept; None for a user without a home."""
     root = os.environ.get("XDG_CACHE_HOME")
-    return (Path(root) if root else Path.home() / ".cache") / "gdws"
+    try:
+        return (Path(root) if root else Path.home() / ".cache") / "gdws"
+    except RuntimeError:
+        return None
 
 
 def machine() -> dict[str, Any]:

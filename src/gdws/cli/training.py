@@ -19,6 +19,7 @@ from gdws.cli.options import (
     Model,
     Seed,
     Weights,
+    announce_code,
     check_json,
     fraction,
     load_network,
@@ -85,6 +86,7 @@ def train_command(
         split = data.load(data_name, "train").take(images)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)  # of the first weights
+            announce_code(model)
             network = models.resolve(model, weights, int(split.labels.max()) + 1).to(place)
         plan = recipe_for(data_name, place.type, recipe_name, **given, loss=loss)
         trained = train(network, split, plan, out, resume=resume, processes=processes)
@@ -126,6 +128,7 @@ def tune_command(
     with join_processes() as processes, nullcontext() if not processes.first() else shown(Bar(errors)):
         place = local_device(usable_device(device))
         network = load_network(str(folder), base=base, named=[teacher or ""], layers=True).to(place)
+        announce_code(teacher or "")
         original = None if teacher is None else models.resolve(teacher, teacher_weights).to(place)
         plan = recipe_for(data_name, place.type, recipe_name, **given)
         split = data.load(data_name, "train").take(images)

@@ -134,9 +134,10 @@ def read_record(folder: str | os.PathLike[str]) -> dict[str, Any]:
         record = parse(read_file(path), problem)
     except OSError as error:
         raise GdwsError(f"cannot read {path}: {error.strerror}, expected a folder that gdws.save wrote") from None
-    if not isinstance(record, dict) or record.get("format") not in READABLE:
-        found = record.get("format") if isinstance(record, dict) else record
-        raise GdwsError(f"{path} has format {reprlib.repr(found)}: expected {FORMAT!r}")
+    if not isinstance(record, dict):
+        raise GdwsError(f"{problem}: it is {reprlib.repr(record)}, expected an object that gdws.save wrote")
+    if record.get("format") not in READABLE:
+        raise GdwsError(f"{path} has format {reprlib.repr(record.get('format'))}: expected {FORMAT!r}")
     stored: _Stored = build(_Stored, {name.replace(" ", "_"): value for name, value in record.items()}, problem)
     plan = None if stored.plan is None else Plan.from_record(stored.plan)
     return {name.replace("_", " "): value for name, value in vars(stored).items()} | {"plan": plan}

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import re
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -19,9 +21,12 @@ from gdws.core.unwrap import Normalized, unwrap
 from gdws.errors import GdwsError, first_line
 from gdws.models import checkpoints, zoo
 
+HARMLESS = re.compile(r"demo|(zoo|torchvision|timm):[\w.-]+", re.ASCII)
+"""Names that a folder may choose: networks of installed packages, with random weights."""
+
 
 class BaseNeeded(GdwsError):
-    """A folder can only be read by way of the network that it was made from: `base`, which is code, or None if unknown."""
+    """A folder can only be read by way of the network that it was made from: `base`, a name with a risk, or None if unknown."""
 
     def __init__(self, message: str, base: str | None) -> None:
         super().__init__(message)
@@ -34,10 +39,12 @@ def resolve(
     """Build the network that a name stands for, in eval mode.
 
     name     "demo", "zoo:NAME", "torchvision:NAME", "timm:NAME", "path/to/file.py:function", or a folder that gdws.save wrote.
-             The function of a file is called without arguments and returns an nn.Module.
+             The function of a file is called without arguments and returns an nn.Module; the file is code, and may do whatever
+             you may.
     weights  a file with a state dict (safetensors or torch), such as a public checkpoint. Nothing in it is executed.
     base     of a folder: the network that it was made from, instead of the one whose name the folder remembers. A remembered
-             FILE.py:FACTORY may be a stranger's and is not run; the folder's exported file stands for the network.
+             FILE.py:FACTORY may be a stranger's and is not run, nor is anything fetched that a folder names
+             (timm:hf-hub:...); the folder's exported file stands for the network.
     layers   of a folder: refuse the exported file, which has none.
     classes  number of classes of a network of the zoo, torchvision or timm. By default that of the weights, else its own.
 
@@ -70,6 +77,13 @@ def is_folder(name: str) -> bool:
 def is_code(name: str) -> bool:
     """Whether this names FILE.py:FACTORY."""
     return name.rpartition(":")[0].endswith(".py")
+
+
+def risk_of(name: str) -> str | None:
+    """What speaks against using a name that a stranger wrote."""
+    if is_code(name):
+        return "which is code"
+    return None if HARMLESS.fullmatch(name) else "which may be fetched from elsewhere"
 
 
 def base_of(folder: str) -> str | None:
@@ -130,12 +144,13 @@ def _saved(folder: str, weights: Path | None, base: str | None, layers: bool) ->
     if weights is not None:
         raise GdwsError(f"{folder} is a compressed model with its own weights: expected no --weights")
     remembered = base_of(folder)
-    # The record may come from a stranger: it may name an architecture, but not code to run.
-    base = base or (None if remembered is None or is_code(remembered) else remembered)
+    # The record may come from a stranger.
+    risk = None if remembered is None else risk_of(remembered)
+    base = base or (remembered if risk is None else None)
     if base is None:
         if storage.read_record(folder).get("exported") and not layers:
             return storage.load(folder)
-        origin = "does not say what it was made from" if remembered is None else f"was made from {remembered}, which is code"
+        origin = "does not say what it was made from" if remembered is None else f"was made from {remembered}, {risk}"
         given = remembered or "FILE.py:FACTORY"
         raise BaseNeeded(f"{folder} {origin}: expected --base {given}, or in Python gdws.load(folder, model)", remembered)
     model = _architecture(base)
@@ -150,6 +165,8 @@ def _from_library(library: str, name: str, classes: int | None) -> nn.Module:
     except ImportError as error:
         raise GdwsError(f"{library}:{name} needs the package {library}: {error}") from None
     build: Callable[..., Any] = module.create_model if library == "timm" else module.get_model
+    if library == "torchvision" and name not in module.list_models(module=module):
+        raise GdwsError(f"torchvision has no classifier {name!r}: expected one of torchvision.models")  # others fetch weights
     try:
         network = build(name) if classes is None else build(name, num_classes=classes)
     except Exception as error:
@@ -175,10 +192,11 @@ def _from_file(path: Path, factory: str) -> nn.Module:
         model = build() if callable(build) else None
     except GdwsError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise GdwsError(f"{path}:{factory} cannot be run: {type(error).__name__}: {first_line(error)}") from error
     finally:
-        sys.path.remove(str(path.parent.resolve()))
+        with suppress(ValueError):  # the file removed it
+            sys.path.remove(str(path.parent.resolve()))
     if not isinstance(model, nn.Module):
         raise GdwsError(f"{path}:{factory} gives a {type(model).__name__}: expected a function that returns an nn.Module")
     return model
