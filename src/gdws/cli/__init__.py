@@ -49,8 +49,9 @@ def what_was_kept(name: str, options: dict[str, Any]) -> str:
         return f"the batches that were done are in {checkpoint}, and {again}"
     if name == "compress" and out.exists():
         return f"{out} is whole, as it was before or anew"
-    if name == "compress" and not options.get("no_cache"):
-        return "no network was written, and the same command starts from what the cache has of its statistics and times"
+    if name == "compress":
+        cached = ", and the same command starts from what the cache has of its statistics and times"
+        return "no network was written" + ("" if options.get("no_cache") else cached)
     if name == "download":
         return f"what has arrived is in {folder}, and the same command fetches the rest"
     return "no result was written"

@@ -119,9 +119,13 @@ def usable_device(name: str) -> torch.device:
     return device
 
 
-def cache_folder() -> Path:
+def cache_folder() -> Path | None:
+    """Where statistics and times are kept; None for a user without a home."""
     root = os.environ.get("XDG_CACHE_HOME")
-    return (Path(root) if root else Path.home() / ".cache") / "gdws"
+    try:
+        return (Path(root) if root else Path.home() / ".cache") / "gdws"
+    except RuntimeError:
+        return None
 
 
 def machine() -> dict[str, Any]:

@@ -28,7 +28,8 @@ from gdws.core.checks import checked_logits, unpack_batch
 from gdws.core.execution import evaluating, own_copy, placement, private_copy
 from gdws.core.files import Kind, write_atomically
 from gdws.core.unwrap import unwrap
-from gdws.deploy.runtimes import OnnxRuntime, require
+from gdws.deploy.packages import require
+from gdws.deploy.runtimes import OnnxRuntime
 from gdws.deploy.straight_through import StraightThrough
 from gdws.errors import GdwsError, first_line
 

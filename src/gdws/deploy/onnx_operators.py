@@ -105,9 +105,10 @@ def _layer_norm(inputs: list[Any], attributes: Attributes) -> Tensor:
 
 
 def _reshaped(inputs: list[Any], attributes: Attributes) -> Tensor:
-    """0 stands for as many as there were."""
+    """0 stands for as many as there were, unless allowzero is set."""
     x: Tensor = inputs[0]
-    return x.reshape([x.shape[axis] if size == 0 else size for axis, size in enumerate(_numbers(inputs[1]))])
+    sizes, kept = _numbers(inputs[1]), not attributes.get("allowzero", 0)
+    return x.reshape([x.shape[axis] if size == 0 and kept else size for axis, size in enumerate(sizes)])
 
 
 def _expanded(inputs: list[Any], attributes: Attributes) -> Tensor:
@@ -233,3 +234,51 @@ OPERATORS: dict[str, Callable[[list[Any], Attributes], Tensor | Sequence[Tensor]
     "Unsqueeze": _unsqueezed,
     "Where": _of_tensors(torch.where),
 }
+
+READ = {
+    "AveragePool": "kernel_shape strides pads ceil_mode count_include_pad",
+    "BatchNormalization": "epsilon momentum",
+    "Concat": "axis",
+    "Conv": "kernel_shape strides dilations pads group",
+    "DepthToSpace": "mode blocksize",
+    "DequantizeLinear": "axis",
+    "Elu": "alpha",
+    "Flatten": "axis",
+    "Gather": "axis",
+    "Gelu": "approximate",
+    "Gemm": "transB alpha",
+    "HardSigmoid": "alpha beta",
+    "InstanceNormalization": "epsilon",
+    "LayerNormalization": "axis epsilon stash_type",
+    "LeakyRelu": "alpha",
+    "MaxPool": "kernel_shape strides pads ceil_mode",
+    "Pad": "mode",
+    "QuantizeLinear": "axis",
+    "ReduceL2": "keepdims",
+    "ReduceMax": "keepdims",
+    "ReduceMean": "keepdims",
+    "ReduceSum": "keepdims",
+    "Reshape": "allowzero",
+    "Shape": "start end",
+    "Softmax": "axis",
+    "Split": "axis num_outputs",
+    "Transpose": "perm",
+}
+"""The attributes that are heeded here. Others may only have the values that they have when they are left out."""
+
+
+def unread_attribute(onnx: Any, node: Any, version: int) -> str | None:
+    """An attribute of a node, and its value, that would change what the node does and is not heeded."""
+    known = onnx.defs.get_schema(node.op_type, version).attributes
+    for attribute in node.attribute:
+        value = onnx.helper.get_attribute_value(attribute)
+        usual = known[attribute.name].default_value if attribute.name in known else None
+        is_usual = usual is not None and usual.type and value == onnx.helper.get_attribute_value(usual)
+        if (
+            attribute.name in READ.get(node.op_type, "").split()
+            or is_usual
+            or (attribute.name == "dilations" and set(value) == {1})
+        ):
+            continue
+        return f"{attribute.name} {value!r}"[:60]
+    return None

@@ -26,8 +26,9 @@ from torch import Tensor
 
 from gdws.core.checks import unpack_batch
 from gdws.core.files import Kind, scratch_folder, write_atomically
-from gdws.deploy.runtimes import existing_file, require, unreadable_file
-from gdws.errors import GdwsError
+from gdws.deploy.onnx_file import parse_onnx, read_onnx, unreadable_file
+from gdws.deploy.packages import require
+from gdws.errors import GdwsError, first_line
 
 BATCH = 25
 """Images at a time; the ranges do not depend on it."""
@@ -56,7 +57,7 @@ def quantize(path: Path | str, out: Path | str, images: Tensor, *, keep: Sequenc
     images, _ = unpack_batch(images)
     with scratch_folder() as folder, _quiet():
         prepared, made = folder / "prepared.onnx", folder / "int8.onnx"
-        proto = _read(Path(path))
+        proto = read_onnx(Path(path), "ONNX Runtime")
         _norms_to_convolutions(proto)
         require("onnx").save(proto, prepared)
         try:
@@ -73,7 +74,7 @@ def quantize(path: Path | str, out: Path | str, images: Tensor, *, keep: Sequenc
                 nodes_to_exclude=[node.name for node in proto.graph.node if _named(keep, node.name, node.op_type)],
             )
         except Exception as error:
-            raise GdwsError(f"{path} cannot be quantized: {error}") from None
+            raise GdwsError(f"{path} cannot be quantized: {first_line(error)}") from None
         write_atomically(Path(out), made.read_bytes(), Kind.ONNX)
 
 
@@ -81,8 +82,9 @@ def quantize_openvino(path: Path | str, images: Tensor, *, keep: Sequence[str] =
     """The int8 openvino.Model of a float32 ONNX file, by NNCF. Arguments as in `quantize`; types are OpenVINO's."""
     openvino, nncf = require("openvino"), require("nncf")
     images, _ = unpack_batch(images)
+    read_onnx(Path(path), "OpenVINO")
     try:
-        model = openvino.convert_model(str(existing_file(Path(path))))
+        model = openvino.convert_model(str(path))
     except Exception as error:
         raise unreadable_file(Path(path), "OpenVINO", error) from None
     floating = [
@@ -106,7 +108,7 @@ def quantize_openvino(path: Path | str, images: Tensor, *, keep: Sequence[str] =
 
 def is_quantized(path: Path) -> bool:
     """Whether an ONNX file holds quantized nodes."""
-    return any(node.op_type == "QuantizeLinear" for node in _read(path).graph.node)
+    return any(node.op_type == "QuantizeLinear" for node in parse_onnx(path, "onnx").graph.node)
 
 
 class _Reader:
@@ -117,13 +119,6 @@ class _Reader:
 
     def get_next(self) -> dict[str, Any] | None:
         return next(self._batches, None)
-
-
-def _read(path: Path) -> Any:
-    try:
-        return require("onnx").load(existing_file(path))
-    except Exception as error:
-        raise unreadable_file(path, "onnx", error) from None
 
 
 def _norms_to_convolutions(proto: Any) -> None:

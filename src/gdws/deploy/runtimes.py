@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import json
-import os
-import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,35 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gdws.errors import GdwsError
-
-
-def require(module: str) -> Any:
-    """Import a module of the extra `engines`, or say how to get it.
-
-    The engines would report their use to their makers, and keep a number for that in the user's folder: here they do not. Who
-    wants it sets ORT_DISABLE_TELEMETRY=0, or imports openvino before gdws does.
-    """
-    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
-    try:
-        with _hidden("openvino_telemetry"):  # OpenVINO and NNCF do without
-            return importlib.import_module(module)
-    except ImportError:
-        package = module.partition(".")[0]
-        raise GdwsError(f"{package} is not installed: expected it here (pip install 'gdws[engines]')") from None
-
-
-@contextmanager
-def _hidden(module: str) -> Iterator[None]:
-    """Inside, a module cannot be imported, unless it has been."""
-    if module in sys.modules:
-        yield
-        return
-    sys.modules[module] = None  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        sys.modules.pop(module, None)
+from gdws.deploy.onnx_file import read_onnx, unreadable_file
+from gdws.deploy.packages import require
+from gdws.errors import GdwsError, first_line
 
 
 @dataclass(frozen=True)
@@ -64,6 +33,7 @@ class OnnxRuntime:
 
     def __init__(self, path: Path, threads: int | None = None, profiled: bool = False) -> None:
         runtime = require("onnxruntime")
+        read_onnx(path, "ONNX Runtime")
         options = runtime.SessionOptions()
         if profiled:
             self._folder = tempfile.TemporaryDirectory()
@@ -75,7 +45,7 @@ class OnnxRuntime:
         # Its threads otherwise go on spinning after a pass, on the cores that the next engine of a benchmark needs.
         options.add_session_config_entry("session.force_spinning_stop", "1")
         try:
-            self._session = runtime.InferenceSession(str(existing_file(path)), options, providers=["CPUExecutionProvider"])
+            self._session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         except Exception as error:
             raise unreadable_file(path, "ONNX Runtime", error) from None
         (self._input,) = self._session.get_inputs()
@@ -93,7 +63,7 @@ class OnnxRuntime:
         except Exception as error:
             if list(images.shape) != [self.batch or len(images), *self._input.shape[1:]]:
                 raise wrong_shape(images, self._input.shape) from None
-            raise GdwsError(f"ONNX Runtime cannot run the model: {error}") from None
+            raise GdwsError(f"ONNX Runtime cannot run the model: {first_line(error)}") from None
         return torch.from_numpy(outputs[0])
 
     def passes(self) -> list[list[NodeTime]]:
@@ -128,8 +98,9 @@ class OpenVino:
             "PERF_COUNT": profiled,
         }
         if isinstance(model, Path):
+            read_onnx(model, "OpenVINO")
             try:
-                self._model = self._core.read_model(str(existing_file(model)))
+                self._model = self._core.read_model(str(model))
             except Exception as error:
                 raise unreadable_file(model, "OpenVINO", error) from None
         else:
@@ -154,7 +125,10 @@ class OpenVino:
                 raise wrong_shape(images, ("B" if self._any_batch else self._shape[0], *self._shape[1:]))
             request = self._any = self._any or self._request(self._model)
         # The next pass writes into the same output: it is copied, the input is not.
-        logits = torch.from_numpy(request.infer([_float32(images).numpy()], share_inputs=True)[0])
+        try:
+            logits = torch.from_numpy(request.infer([_float32(images).numpy()], share_inputs=True)[0])
+        except Exception as error:
+            raise GdwsError(f"OpenVINO cannot run the model: {first_line(error)}") from None
         if self._passes is not None:
             self._passes.append(
                 [NodeTime(node.node_name, node.node_type, node.real_time.total_seconds()) for node in request.profiling_info]
@@ -166,20 +140,10 @@ class OpenVino:
         return self._passes or []
 
     def _request(self, model: Any) -> Any:
-        return self._core.compile_model(model, "CPU", self._settings).create_infer_request()
-
-
-def existing_file(path: Path) -> Path:
-    if not path.is_file():
-        raise GdwsError(f"there is no file {path}: expected an ONNX model")
-    return path
-
-
-def unreadable_file(path: Path, reader: str, error: Exception) -> GdwsError:
-    if isinstance(error, GdwsError):
-        return error
-    reason = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
-    return GdwsError(f"{path} is not an ONNX model that {reader} reads (truncated?): {reason}")
+        try:
+            return self._core.compile_model(model, "CPU", self._settings).create_infer_request()
+        except Exception as error:
+            raise GdwsError(f"OpenVINO cannot compile the model: {first_line(error)}") from None
 
 
 def wrong_shape(images: Tensor, shape: Any) -> GdwsError:

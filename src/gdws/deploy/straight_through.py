@@ -13,9 +13,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gdws.deploy.onnx_operators import NUMBERS, OPERATORS, dequantize
-from gdws.deploy.runtimes import existing_file, require, unreadable_file, wrong_shape
-from gdws.errors import GdwsError
+from gdws.core.reading.limits import check_bytes
+from gdws.deploy.onnx_file import check_onnx, operator_set, parse_onnx, unreadable_file
+from gdws.deploy.onnx_operators import NUMBERS, OPERATORS, dequantize, unread_attribute
+from gdws.deploy.packages import require
+from gdws.deploy.runtimes import wrong_shape
+from gdws.errors import GdwsError, first_line
+
+OLDEST = 18
+"""The operator set since which axes are inputs of all reductions: before, operators of the same names took other things."""
 
 
 class StraightThrough(nn.Module):
@@ -28,13 +34,18 @@ class StraightThrough(nn.Module):
         super().__init__()
         onnx = require("onnx")
         self.path = Path(path)
-        try:
-            graph = onnx.load(existing_file(self.path)).graph
-        except Exception as error:
-            raise unreadable_file(self.path, "onnx", error) from None
-        unknown = sorted({node.op_type for node in graph.node} - OPERATORS.keys())
-        if unknown:
+        proto = parse_onnx(self.path, "onnx")
+        graph = proto.graph
+        named = {".".join(filter(None, (node.domain.removeprefix("ai.onnx"), node.op_type))) for node in graph.node}
+        if unknown := sorted(named - OPERATORS.keys()):
             raise GdwsError(f"{path} has the operators {', '.join(unknown)}: expected those of gdws.deploy.onnx_operators")
+        check_onnx(proto, self.path, "onnx")
+        version = operator_set(proto)
+        if version < OLDEST:
+            raise GdwsError(f"{path} is of operator set {version}: expected {OLDEST} or later (onnx.version_converter)")
+        for node in graph.node:
+            if found := unread_attribute(onnx, node, version):
+                raise GdwsError(f"{path} has {node.op_type} with {found}: expected that left out, as gdws.to_onnx does")
         value_of = onnx.helper.get_attribute_value
         self._steps: list[tuple[str, list[Any], list[str], dict[str, Any]]] = [
             (node.op_type, list(node.input), list(node.output), {each.name: value_of(each) for each in node.attribute})
@@ -45,15 +56,21 @@ class StraightThrough(nn.Module):
         self._names: dict[str, str] = {}
         for constant in graph.initializer:
             self._keep(constant.name, torch.from_numpy(onnx.numpy_helper.to_array(constant).copy()))
-        self._fold()
+        try:
+            self._fold()
+        except Exception as error:  # operators that are given something else than their own
+            raise unreadable_file(self.path, "onnx", error) from None
 
     def forward(self, images: Tensor) -> Tensor:
         if any(size is not None and size != given for size, given in zip(self._shape, images.shape, strict=False)):
             raise wrong_shape(images, [size or "B" for size in self._shape])
         values: dict[str, Tensor] = {self._input: images, **{name: getattr(self, own) for name, own in self._names.items()}}
         for kind, inputs, outputs, attributes in self._steps:
-            found = OPERATORS[kind]([values[given] if isinstance(given, str) else given for given in inputs], attributes)
-            values.update(zip(outputs, [found] if isinstance(found, Tensor) else found, strict=True))
+            try:
+                found = OPERATORS[kind]([values[given] if isinstance(given, str) else given for given in inputs], attributes)
+                values.update(zip(outputs, [found] if isinstance(found, Tensor) else found, strict=True))
+            except (RuntimeError, ValueError, TypeError, LookupError, AttributeError) as error:
+                raise GdwsError(f"{self.path} cannot be run: {kind} fails ({first_line(error)})") from None
         return values[self._output]
 
     def _fold(self) -> None:
@@ -64,6 +81,7 @@ class StraightThrough(nn.Module):
                 arguments = [getattr(self, self._names[name]) if name else None for name in names]
                 found = (dequantize if kind == "DequantizeLinear" else OPERATORS[kind])(arguments, attributes)
                 for output, value in zip(outputs, [found] if isinstance(found, Tensor) else found, strict=True):
+                    check_bytes(f"{output[:40]!r} in {self.path}", value.numel() * value.element_size())
                     self._keep(output, value)
             else:
                 numbers = names[1:] if kind in NUMBERS else []

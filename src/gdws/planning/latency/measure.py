@@ -20,7 +20,7 @@ from gdws.core.reading.limits import read_file
 from gdws.core.reading.schema import parse
 from gdws.core.sites import Site
 from gdws.deploy.engines import ENGINES
-from gdws.deploy.runtimes import require
+from gdws.deploy.packages import require
 from gdws.errors import GdwsError
 from gdws.planning.latency.measure_cpu import measure_on_cpu
 from gdws.planning.latency.measure_gpu import measure_on_gpu

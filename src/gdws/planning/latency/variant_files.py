@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from gdws.core.files import scratch_folder
 from gdws.deploy.onnx import to_onnx
-from gdws.deploy.runtimes import require
+from gdws.deploy.packages import require
 from gdws.structures.layers import FactoredConv2d
 from gdws.structures.stages import Stage, stages_of
 
