@@ -150,8 +150,8 @@ def new_folder(path: Path, force: bool, members: Sequence[str]) -> Iterator[Path
 def scratch_folder() -> Iterator[Path]:
     """A folder for files on the way to something else, deleted afterwards."""
     try:
-        with tempfile.TemporaryDirectory(prefix="gdws-", ignore_cleanup_errors=True) as folder:
-            yield Path(folder)
+        with _workshop(Path(tempfile.gettempdir()) / "scratch") as folder:
+            yield folder
     except OSError as error:
         if error.errno not in FULL and not isinstance(error, FileNotFoundError):
             raise
@@ -227,7 +227,7 @@ def _workshop(path: Path) -> Iterator[Path]:
     _clear_away(path.parent)
     while True:
         folder = path.parent / f".{path.name}.{secrets.token_hex(4)}.gdws"
-        folder.mkdir()
+        folder.mkdir(0o700)
         lock = FileLock(folder / LOCK)
         try:
             lock.acquire(timeout=0)
@@ -252,10 +252,13 @@ def _clear_away(parent: Path) -> None:
         names = os.listdir(parent)
     for name in names:
         found, folder = WORKSHOP.fullmatch(name), parent / name
-        if found is None or folder.is_symlink() or not folder.is_dir():
+        if found is None:
             continue
-        lock = FileLock(folder / LOCK)
-        with suppress(Timeout, OSError):  # at work, or of another user
+        with suppress(Timeout, OSError):  # at work, or gone
+            status = folder.lstat()
+            if not stat.S_ISDIR(status.st_mode) or status.st_mode & 0o077 or status.st_uid != os.getuid():
+                continue  # not made here, or of somebody else
+            lock = FileLock(folder / LOCK)
             lock.acquire(timeout=0)
             try:
                 _settle(folder, parent / found[1])
