@@ -285,3 +285,13 @@ def test_a_network_that_answers_at_random_is_refused(images, noise, step):
         torch.manual_seed(0)
         with pytest.raises(GdwsError, match=r"answers the same images differently when asked again, by .*is dropout left on"):
             step(Noisy(NOISES[noise]).eval(), images)
+
+
+def test_an_evaluation_of_a_network_that_answers_at_random_says_so(images):
+    """Bug: a number came out of it without a word."""
+    batches = [(images, torch.zeros(12, dtype=torch.int64))] * 2
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        with pytest.warns(UserWarning, match="model answers the same images differently when asked again") as told:
+            gdws.evaluate(Noisy(NOISES["noise"]).eval(), batches)
+    assert len(told) == 1

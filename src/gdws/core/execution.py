@@ -12,6 +12,8 @@ from torch import Tensor, nn
 
 from gdws.errors import GdwsError, first_line
 
+MOST_THREADS = 1024
+"""More than any machine has cores for; so many that there is no memory for their stacks end the process."""
 LARGEST_TEMPORARY = 2**22
 """Elements of the largest temporary tensor that a pass over many pixels makes at once."""
 
