@@ -208,7 +208,14 @@ def test_arrays_in_any_order_of_bytes_are_read(tmp_path):
         ({"images": IMAGES, "labels": np.array(["a", None, 2], object)}, "allow_pickle"),
         ({"images": IMAGES.astype(object), "labels": [0, 1, 2]}, "allow_pickle"),
         ({"images": IMAGES}, "labels"),
-        ({"images": np.zeros((1, 1100, 1100, 3), np.uint8), "labels": [0]}, "features of one image .* would take 1,239"),
+        (
+            {"images": np.zeros((1, 2000, 2000, 3), np.uint8), "labels": [0]},
+            "1 images of .* at a time would take 1,280",
+        ),
+        (
+            {"images": np.zeros((60, 300, 300, 3), np.uint8), "labels": [0]},
+            "50 images of .* at a time would take 1,440",
+        ),
     ],
 )
 def test_other_arrays_are_refused(tmp_path, arrays, words):

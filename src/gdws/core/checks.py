@@ -7,6 +7,7 @@ from breaking this silently: images that were normalized twice, probabilities in
 from __future__ import annotations
 
 from collections.abc import Iterable
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -23,6 +24,11 @@ FLOATS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 INTEGERS = {torch.bool, torch.int8, torch.int16, torch.int32, torch.int64}
 INTEGERS |= {torch.uint8, torch.uint16, torch.uint32, torch.uint64}
 Batches = Iterable[Tensor | tuple[Tensor, Tensor] | list[Tensor]]
+
+
+def is_count(value: object, least: int = 0) -> bool:
+    """Whether this is a whole number of at least so much."""
+    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
 
 
 def unpack_batch(batch: Tensor | tuple[Tensor, Tensor] | list[Tensor]) -> tuple[Tensor, Tensor | None]:

@@ -13,8 +13,8 @@ from torch import Tensor
 from gdws.core.reading.limits import check_bytes
 from gdws.errors import GdwsError
 
-BYTES_A_PIXEL = 1024
-"""What a network takes for a pixel of one image at the least: 64 channels of floats, a few times over."""
+AT_ONCE, BYTES_A_PIXEL = 50, 320
+"""Images that commands work on together, and a third of what the embedded network then takes for each of their pixels."""
 
 
 def read(file: io.BufferedIOBase, name: str, split: str, needed: bool) -> tuple[Tensor, Tensor | None]:
@@ -22,7 +22,8 @@ def read(file: io.BufferedIOBase, name: str, split: str, needed: bool) -> tuple[
     images, labels = _arrays(file, name, split, needed)
     if images.ndim != 4 or images.shape[-1] != 3 or images.dtype != np.uint8 or 0 in images.shape[1:]:
         raise GdwsError(f"{name} has images of shape {images.shape} and type {images.dtype}: expected (N, H, W, 3) uint8")
-    check_bytes(f"the features of one image of {name}", BYTES_A_PIXEL * images.shape[1] * images.shape[2])
+    together = min(len(images), AT_ONCE)
+    check_bytes(f"{together} images of {name} at a time", BYTES_A_PIXEL * together * images.shape[1] * images.shape[2])
     pixels = torch.from_numpy(images.transpose(0, 3, 1, 2).copy())
     if labels is None:
         return pixels, None

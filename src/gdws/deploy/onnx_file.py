@@ -55,8 +55,7 @@ def check_onnx(proto: Any, path: Path, reader: str) -> None:
             onnx.numpy_helper.to_array(tensor)  # a view of as many bytes as its shape says, or an error
         onnx.checker.check_model(proto)
         shapes = onnx.shape_inference.infer_shapes(_without_weights(onnx, proto), strict_mode=True, data_prop=True).graph
-        between = sum(_bytes(onnx, value) for value in (*shapes.value_info, *shapes.output))
-        check_bytes(f"the values between the layers of {path}", between, path.stat().st_size)
+        check_bytes(f"the values between the layers of {path}", _most_alive(onnx, shapes), path.stat().st_size)
     except Exception as error:
         raise unreadable_file(path, reader, error) from None
 
@@ -164,6 +163,18 @@ def _without_weights(onnx: Any, proto: Any) -> Any:
     for value in proto.graph.output:
         graph.output.append(onnx.helper.make_tensor_value_info(value.name, value.type.tensor_type.elem_type, None))
     return light
+
+
+def _most_alive(onnx: Any, graph: Any) -> int:
+    """Bytes of the values that are needed at one time, at most; those of unknown shapes not counted."""
+    sizes = {value.name: _bytes(onnx, value) for value in (*graph.value_info, *graph.output)}
+    last = {name: place for place, node in enumerate(graph.node) for name in (*node.output, *node.input)}
+    alive, most, made = 0, 0, {name for node in graph.node for name in node.output}
+    for place, node in enumerate(graph.node):
+        alive += sum(sizes.get(name, 0) for name in node.output)
+        most = max(most, alive)
+        alive -= sum(sizes.get(name, 0) for name in {*node.input, *node.output} if last[name] == place and name in made)
+    return most
 
 
 def _bytes(onnx: Any, value: Any) -> int:
