@@ -1,9 +1,20 @@
 import functools
+import os
+import resource
 import shutil
+import subprocess
 import sys
+from contextlib import suppress
 
 import pytest
 import torch
+
+with suppress(ImportError):  # where only the tests that need a GPU are run
+    from hypothesis import settings
+
+    # The examples that failed would be kept in the checkout, which may be another user's.
+    settings.register_profile("gdws", database=None)
+    settings.load_profile("gdws")
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -83,6 +94,21 @@ def small():
             F.cross_entropy(model(attacked), labels).backward()
             optimizer.step()
     return model.eval(), *draw(200)
+
+
+@pytest.fixture
+def full_disk(tmp_path):
+    """A folder on a disk of 256 KiB, or with a limit of that on every file."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    if os.geteuid() == 0 and subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", folder]).returncode == 0:
+        yield folder
+        subprocess.run(["umount", folder], check=True)
+        return
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2**18, before[1]))
+    yield folder
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 @pytest.fixture

@@ -32,6 +32,7 @@ RANK = {room: rank for rank, rooms in enumerate(ORDER) for room in rooms}
 PURE = (
     "structures.mego_lego",
     "structures.metric",
+    "structures.scaling",
     "structures.kernel_elimination",
     "structures.filter_splitting",
     "planning.knapsack",

@@ -24,7 +24,7 @@ from gdws.structures import STRUCTURES
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted(page for page in (ROOT / "docs").rglob("*.md") if not page.name.startswith("_"))]
-TEXTS = [*PAGES, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md"]
+TEXTS = [*PAGES, *(ROOT / f"{name}.md" for name in ("CHANGELOG", "CONTRIBUTING", "SECURITY"))]
 RUN, SHOWN = {"python", "sh"}, {"text", "json", "bibtex"}
 MARK = re.compile(r"<!-- (not run|output varies).*-->")
 REASON = re.compile(r"<!-- (not run|output varies): \S.* -->")

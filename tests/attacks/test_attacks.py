@@ -3,6 +3,7 @@
 import copy
 import itertools
 import json
+import math
 import os
 import subprocess
 import sys
@@ -493,6 +494,9 @@ def test_presets_are_the_papers_and_their_records_survive_json():
         preset("pgd")
 
 
+UNREAL, PARTS = (math.nan, math.inf, -1.0), (1.5, math.nan, -1, True)
+
+
 def test_labels_and_old_records():
     assert str(PGD()) == "PGD-20 (l-inf, eps 8/255, step 2/255)"
     assert str(preset("paper-union")[1]) == "10 x PGD-500 (l-2, eps 0.5, step 0.01)"
@@ -505,6 +509,15 @@ def test_labels_and_old_records():
     ("make", "sentence"),
     [
         (lambda: PGD(eps=-1), "expected eps >= 0"),
+        *(
+            (lambda attack=attack, value=value: attack(eps=value), "eps")
+            for attack in (PGD, FGSM, AutoAttack)
+            for value in UNREAL
+        ),
+        *((lambda kind=kind, value=value: kind(step=value), "step") for kind in (PGD, BIM) for value in UNREAL),
+        *((lambda kind=kind, value=value: kind(steps=value), "steps") for kind in (PGD, BIM, MSD, DeepFool) for value in PARTS),
+        *((lambda value=value: MSD(eps=(value, 0.5, 12.0)), "expected three eps") for value in UNREAL),
+        *((lambda value=value: PGD(restarts=value), "restarts >= 1") for value in PARTS),
         (lambda: PGD(norm="l3"), "expected a norm of linf, l2, l1"),
         (lambda: PGD(restarts=0), "restarts >= 1"),
         (lambda: MSD(eps=(1, 2)), "expected three eps"),

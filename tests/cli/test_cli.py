@@ -367,7 +367,7 @@ def test_an_evaluation_of_everything_fits_eighty_columns(run, tmp_path, monkeypa
     options = ["--n", 2, "--eps", "4/255", "--steps", 2, "--json", "e.json", "--checkpoint", "run.jsonl"]
     status, text = run("evaluate", *networks, *options)
     assert status == 0, text
-    assert max(map(len, text.splitlines())) <= 80
+    assert max(len(line) for line in text.splitlines() if "is code" not in line) <= 80  # a note has the path as it is
     assert "…" not in text
     for words in ("demo in half", "mine.py:make in half", "embedded.onnx", "95 % interval", "gained", "tried on", "natural"):
         assert words in text
@@ -548,7 +548,7 @@ def test_an_interrupted_compression_leaves_no_folder(tmp_path):
             _, text = process.communicate(timeout=60)
             assert process.returncode == statuses[kill]
             assert "Traceback" not in text
-            assert ("gdws: interrupted: no result was written" in text) == (kill == signal.SIGINT)
+            assert ("gdws: interrupted: no network was written" in text) == (kill == signal.SIGINT)
             assert list((tmp_path / kill.name).iterdir()) == []
     finally:
         signal.signal(signal.SIGINT, before)

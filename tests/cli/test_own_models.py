@@ -271,3 +271,25 @@ def test_a_file_for_one_batch_size_says_so(run, project):
     assert "images have shape (12, 3, 8, 8): expected (1, 3, 8, 8)" in text
     status, text = run("evaluate", "one.py:make", "one.onnx", *options, "--batch", 1)
     assert status == 0, text
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["bench", "demo", "--threads", 0], "--threads"),
+        (["bench", "demo", "--threads", 1_000_000], "--threads"),  # which ended the process
+        (["compress", "demo", "--out", "o", "--threads", -1], "--threads"),
+        (["inspect", "demo", "--size", -1], "--size"),
+        (["bench", "demo", "--size", 10**9], "--size"),
+        (["bench", "demo", "--engine", "eager", "--batch", 10**11], "there is not enough memory"),
+        (["compress", "demo", "--out", "o", "--device", "meta"], "device 'meta' cannot be used"),
+        (["evaluate", "demo", "--device", "nothing"], "device 'nothing' cannot be used"),
+        (["compress", "demo", "--out", "o", "--threads", 1.5], "--threads"),
+    ],
+)
+def test_numbers_out_of_range_are_told(run, words, sentence):
+    """Bug: these ended in tracebacks from within PyTorch, or without a word."""
+    status, text = run(*words)
+    assert status == 2, text
+    assert sentence in text
+    assert "Traceback" not in text

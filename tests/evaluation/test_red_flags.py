@@ -46,6 +46,7 @@ def test_a_sound_evaluation_raises_no_doubt(small):
     assert kinds({"half": copy.deepcopy(model).half()}, [batch]) == set()
 
 
+@pytest.mark.filterwarnings("ignore:.* answers the same images differently")
 @pytest.mark.parametrize(
     ("changes", "attack", "expected"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -47,7 +48,7 @@ class AutoAttack:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "parts", tuple(self.parts))  # a record that was JSON has a list
-        if self.eps <= 0 or self.norm not in NAMES or self.version not in ("standard", "rand", "custom"):
+        if not 0 < self.eps < math.inf or self.norm not in NAMES or self.version not in ("standard", "rand", "custom"):
             raise GdwsError(
                 f"AutoAttack got eps={self.eps}, norm={self.norm!r}, version={self.version!r}: expected eps > 0, a norm of "
                 f"{', '.join(NAMES)} and a version of standard, rand, custom"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from gdws.attacks.base import optional, pixels, weights_without_gradients
 from gdws.attacks.gradient_ascent import still_right
+from gdws.core.checks import is_count
 from gdws.errors import GdwsError
 
 
@@ -27,8 +29,9 @@ class FoolboxAttack(ABC):
 
     def __post_init__(self) -> None:
         settings = asdict(self)
-        if min(settings.values()) < 0 or settings.get("steps") == 0:
-            raise GdwsError(f"{type(self).__name__} got {settings}: expected eps and step >= 0 and at least one step")
+        lengths = [value for name, value in settings.items() if name != "steps"]
+        if not all(0 <= length < math.inf for length in lengths) or not is_count(settings.get("steps", 1), 1):
+            raise GdwsError(f"{type(self).__name__} got {settings}: expected eps and step >= 0, finite, and at least one step")
 
     def __str__(self) -> str:
         steps = asdict(self).get("steps")

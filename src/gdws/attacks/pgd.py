@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -12,6 +13,7 @@ from torch.nn import functional as F
 from gdws.attacks.base import NAMES, default_generator, pixels
 from gdws.attacks.gradient_ascent import Advance, advance, ascend, ascend_until_wrong, grain_of, still_right
 from gdws.attacks.norm_balls import BALLS, ball
+from gdws.core.checks import is_count
 from gdws.core.cuda_graphs import GraphedCallable
 from gdws.core.reading.schema import Between
 from gdws.errors import GdwsError
@@ -55,11 +57,12 @@ class PGD:
     early_exit: bool = False
 
     def __post_init__(self) -> None:
-        if self.eps < 0 or self.step <= 0 or self.steps < 0:
+        if not (0 <= self.eps < math.inf and 0 < self.step < math.inf and is_count(self.steps)):
             raise GdwsError(
-                f"PGD got eps={self.eps}, step={self.step}, steps={self.steps}: expected eps >= 0, step > 0 and steps >= 0"
+                f"PGD got eps={self.eps}, step={self.step}, steps={self.steps}: expected eps >= 0, step > 0, both finite, "
+                "and a whole number of steps >= 0"
             )
-        if self.norm not in BALLS or self.restarts < 1:
+        if self.norm not in BALLS or not is_count(self.restarts, 1):
             raise GdwsError(
                 f"PGD got norm={self.norm!r}, restarts={self.restarts}: expected a norm of {', '.join(BALLS)} and restarts >= 1"
             )

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from gdws.attacks.pgd import PGD
 from gdws.calibration.cache import read_statistics, statistics_key, usable_cache, write_statistics
-from gdws.calibration.hooks import Use, backpropagate, record_uses, sampled_class
+from gdws.calibration.hooks import Use, backpropagate, check_scales, record_uses, sampled_class
 from gdws.calibration.method import Calibrated, Method
 from gdws.calibration.robustness import settle_attack
 from gdws.calibration.sensitivity import attacked
@@ -34,7 +34,7 @@ from gdws.core.execution import LARGEST_TEMPORARY, evaluating, full_precision, p
 from gdws.core.progress import track
 from gdws.core.sites import Site, find_convolutions, patches
 from gdws.core.unwrap import unwrap
-from gdws.errors import GdwsError
+from gdws.errors import GdwsError, first_line
 from gdws.structures import select_structures
 from gdws.structures.base import Curve, Structure
 from gdws.structures.metric import add_moment, mirror
@@ -158,13 +158,21 @@ def _curves(
     curves: dict[str, dict[str, list[Curve]]] = {}
     tried: dict[str, dict[str, Trials]] = {}
     for site in track(sites, "curves"):
+        if not all(bool(part.isfinite().all()) for part in (layers[site.name].moment, layers[site.name].gradient)):
+            raise GdwsError(f"the activations or gradients of {site.name} overflow float32: expected smaller ones")
         weights = site.conv.weight.detach().double().view(site.conv.groups, -1, *site.conv.weight.shape[1:])
         metrics = layers[site.name].metrics()
         curves[site.name], tried[site.name] = {}, {}
         for structure in structures:
             if structure.fits(site.conv):
-                own = [structure.curve(weight, metric) for weight, metric in zip(weights, metrics, strict=True)]
-                tried[site.name][structure.name] = build_trials(site, structure, own, metrics)
+                try:
+                    own = [structure.curve(weight, metric) for weight, metric in zip(weights, metrics, strict=True)]
+                    tried[site.name][structure.name] = build_trials(site, structure, own, metrics)
+                except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
+                    raise GdwsError(
+                        f"{site.name} cannot be made {structure.name} in float64 ({first_line(error)}): expected weights and "
+                        "activations of scales nearer to 1, or the layer to be excluded"
+                    ) from error
                 curves[site.name][structure.name] = [curve.lasting() for curve in own]
     factors = measure_corrections(model, adversarial, sites, tried, curves, torch.Generator().manual_seed(seed), temperature)
     return {
@@ -204,6 +212,8 @@ def _collect(
             logits = checked_logits(model, x, truth)
             for _ in backpropagate(logits, x, sampled_class(logits, generator, temperature)):
                 for name, calls in uses.items():
+                    if start == 0:
+                        check_scales(name, calls)
                     _add_moments(convolutions[name], calls, *sums[name])
     layers = {}
     for name in list(sums):

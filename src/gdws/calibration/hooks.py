@@ -22,7 +22,10 @@ import torch
 from torch import Tensor, nn
 
 from gdws.core.sites import input_of
+from gdws.errors import GdwsError
 
+LARGEST = 1e16
+"""Of what is squared and summed up in float32; and one over it the smallest."""
 TIE = 1e-4
 """delta_j below this share of the spread of a sample's logits counts as that much: a tie would divide by zero."""
 
@@ -58,6 +61,17 @@ def record_uses(convolutions: Mapping[str, nn.Conv2d]) -> Iterator[dict[str, lis
     finally:
         for handle in handles:
             handle.remove()
+
+
+def check_scales(name: str, uses: Iterable[Use]) -> None:
+    """Refuse a convolution of which statistics would vanish or overflow without a word: they are sums of squares in float32."""
+    seen = [(float(use.input.abs().max()), float(use.gradient.abs().max())) for use in uses if use.gradient is not None]
+    x, g = (max(sizes, default=0.0) for sizes in zip(*seen, strict=True)) if seen else (0.0, 0.0)
+    if x and g and not all(1 / LARGEST <= size <= LARGEST for size in (x, g, x * g)):
+        raise GdwsError(
+            f"{name} has inputs up to {x:.0e} and gradients up to {g:.0e}: expected both and their product from "
+            f"{1 / LARGEST:.0e} to {LARGEST:.0e}, whose squares float32 can hold"
+        )
 
 
 def backpropagate(logits: Tensor, images: Tensor, cotangents: Iterable[Tensor]) -> Iterator[None]:

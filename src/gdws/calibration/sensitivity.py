@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from gdws.attacks import PGD
-from gdws.calibration.hooks import Use, backpropagate, each_class, random_signs, record_uses
+from gdws.calibration.hooks import Use, backpropagate, check_scales, each_class, random_signs, record_uses
 from gdws.core.checks import Batches, check_differentiable, checked_logits, unpack_batch
 from gdws.core.execution import LARGEST_TEMPORARY, evaluating, placement, private_copy
 from gdws.core.progress import track
@@ -65,6 +65,8 @@ def sensitivity(
                 logits = checked_logits(model, images)
                 for _ in backpropagate(logits, images, each_class(logits) if exact else random_signs(logits, generator)):
                     for name, calls in uses.items():
+                        if name not in totals:
+                            check_scales(name, calls)
                         if any(use.gradient is not None for use in calls):
                             norms = squared_gradient_norms(convolutions[name], calls)
                             totals[name] = totals.get(name, 0) + norms
@@ -118,5 +120,6 @@ def squared_gradient_norms(conv: nn.Conv2d, uses: list[Use]) -> Tensor:
 
 
 def _joined(parts: list[Tensor]) -> Tensor:
-    """Along the last axis; one part as it is, without a copy."""
-    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
+    """Along the last axis; one part as it is, without a copy. Half precision could not hold the squares."""
+    joined = parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
+    return joined.float() if joined.dtype in (torch.float16, torch.bfloat16) else joined

@@ -10,6 +10,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
+import torch
 import typer
 
 from gdws.cli.compression import compress, demo_command, inspect
@@ -18,6 +19,9 @@ from gdws.cli.evaluation import evaluate_command
 from gdws.cli.terminal import errors, show_what_cannot_be_shown
 from gdws.cli.training import download, train_command, tune_command
 from gdws.errors import GdwsError
+
+NO_MEMORY = "can't allocate memory"
+"""What PyTorch says for a CPU."""
 
 
 class Interrupted(BaseException):
@@ -31,6 +35,8 @@ def interruptible(name: str, command: Callable[..., None]) -> Callable[..., None
             command(**options)
         except KeyboardInterrupt:
             raise Interrupted(what_was_kept(name, options)) from None
+        except SystemExit as stop:
+            raise GdwsError(f"the code of a model ended the command (exit {stop.code}): expected it to return") from None
 
     return run
 
@@ -87,6 +93,13 @@ def main() -> None:
         where = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
         errors.say(f"gdws: {where}{error.strerror or error}", style="red")
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115, what is left of the output is flushed to it
+        sys.exit(2)
+    except (MemoryError, RuntimeError) as error:
+        if not (isinstance(error, MemoryError | torch.OutOfMemoryError) or NO_MEMORY in str(error)):
+            raise
+        errors.say(
+            "gdws: there is not enough memory: expected fewer or smaller images at a time, or a smaller network", style="red"
+        )
         sys.exit(2)
     except Interrupted as stop:
         errors.say(f"gdws: interrupted: {stop}")

@@ -118,7 +118,7 @@ def evaluate_command(
     if found.transfers:
         console.print(tables.transfers(found))
     for flag in flags:
-        console.say(f"Warning: {flag}.", style="yellow")
+        console.print(f"Warning: {flag}.", style="yellow", highlight=False)
     if attacks and not flags:
         console.print("No reason to doubt these numbers was found (docs/explanation/evaluation.md says what was looked for).")
     record = {"data": data_name, **found.record(), "doubts": [{**asdict(flag), "text": str(flag)} for flag in flags]}

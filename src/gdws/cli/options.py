@@ -16,10 +16,11 @@ from torch import nn
 
 from gdws import data, models
 from gdws.cli.terminal import errors, harmless
+from gdws.core.execution import MOST_THREADS
 from gdws.core.files import Kind, check_file, write_atomically
 from gdws.core.version import __version__
 from gdws.deploy.engines import PRECISIONS
-from gdws.errors import GdwsError
+from gdws.errors import GdwsError, first_line
 from gdws.models.names import BaseNeeded, base_of, is_code, is_folder, risk_of
 from gdws.planning.plan import plan_of
 
@@ -33,7 +34,12 @@ Weights = Annotated[Path | None, typer.Option(help="safetensors, or a torch stat
 Base = Annotated[
     str | None, typer.Option(help="what a folder was made from, where that is FILE.py:FACTORY and no model on the line")
 ]
-Size = Annotated[int | None, typer.Option(help="height and width of the images (default: the folder's, or 32)")]
+Size = Annotated[
+    int | None, typer.Option(min=1, max=2**16, help="height and width of the images (default: the folder's, or 32)")
+]
+Threads = Annotated[
+    int | None, typer.Option(min=1, max=MOST_THREADS, help="CPU threads of an engine (default: PyTorch's own choice)")
+]
 Data = Annotated[str, typer.Option("--data", help=data.NAMES)]
 Json = Annotated[Path | None, typer.Option("--json", help="also write the result to this file")]
 Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="of everything random")]
@@ -113,15 +119,19 @@ def usable_device(name: str) -> torch.device:
     """The device of this name, after trying it."""
     try:
         device = torch.device(name)
-        torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise GdwsError(f"device {name!r} cannot be used: {str(error).splitlines()[0]}") from None
+        torch.zeros(1, device=device).item()  # the meta device has shapes alone
+    except Exception as error:
+        raise GdwsError(f"device {name!r} cannot be used: {first_line(error)}") from None
     return device
 
 
-def cache_folder() -> Path:
+def cache_folder() -> Path | None:
+    """Where statistics and times are kept; None for a user without a home."""
     root = os.environ.get("XDG_CACHE_HOME")
-    return (Path(root) if root else Path.home() / ".cache") / "gdws"
+    try:
+        return (Path(root) if root else Path.home() / ".cache") / "gdws"
+    except RuntimeError:
+        return None
 
 
 def machine() -> dict[str, Any]:

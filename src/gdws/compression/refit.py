@@ -170,8 +170,10 @@ def solve_mix(layer: FactoredConv2d, calls: Sequence[NormalEquations]) -> None:
     ridge = RIDGE * torch.where(diagonal > 0, diagonal, 1.0)
     before = layer.mixing.detach().double().view_as(cross)
     system = gram + torch.diag_embed(ridge)
-    solution = torch.linalg.solve(system, (cross + before * ridge[:, None]).mT).mT
-    layer.mixing.data.copy_(solution.reshape(layer.mixing.shape))
+    solution = torch.linalg.solve_ex(system, (cross + before * ridge[:, None]).mT).result.mT
+    found = solution.reshape(layer.mixing.shape).to(layer.mixing.dtype)
+    if bool(found.isfinite().all()):  # half precision may overflow, the activations of the compressed network too
+        layer.mixing.data.copy_(found)
 
 
 def _without_bias(layer: FactoredConv2d, y: Tensor) -> Tensor:

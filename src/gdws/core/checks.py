@@ -7,6 +7,7 @@ from breaking this silently: images that were normalized twice, probabilities in
 from __future__ import annotations
 
 from collections.abc import Iterable
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -23,6 +24,11 @@ FLOATS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 INTEGERS = {torch.bool, torch.int8, torch.int16, torch.int32, torch.int64}
 INTEGERS |= {torch.uint8, torch.uint16, torch.uint32, torch.uint64}
 Batches = Iterable[Tensor | tuple[Tensor, Tensor] | list[Tensor]]
+
+
+def is_count(value: object, least: int = 0) -> bool:
+    """Whether this is a whole number of at least so much."""
+    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
 
 
 def unpack_batch(batch: Tensor | tuple[Tensor, Tensor] | list[Tensor]) -> tuple[Tensor, Tensor | None]:
@@ -90,13 +96,19 @@ def checked_logits(model: nn.Module, images: Tensor, labels: Tensor | None = Non
 
 def check_repeatable(model: nn.Module, images: Tensor, labels: Tensor | None = None) -> None:
     """Refuse a model whose answers are no logits, or are others when it is asked again: nothing measured of it would hold."""
-    once, again = (checked_logits(model, images, labels).detach().float() for _ in range(2))
-    spread, largest = float((once - again).abs().max()), float(once.abs().max())
-    if spread > REPEATABLE * largest:
+    spread = spread_when_asked_again(model, images, labels)
+    if spread > REPEATABLE:
         raise GdwsError(
-            f"the model answers the same images differently when asked again, by {spread / largest:.1g} of its largest logit: "
+            f"the model answers the same images differently when asked again, by {spread:.1g} of its largest logit: "
             "expected the same answers (is dropout left on, or is there noise in its forward pass?)"
         )
+
+
+def spread_when_asked_again(model: nn.Module, images: Tensor, labels: Tensor | None = None) -> float:
+    """How far the logits of the same images are apart in two passes, as a share of the largest."""
+    with torch.no_grad():
+        once, again = (checked_logits(model, images, labels).float() for _ in range(2))
+    return float((once - again).abs().max() / once.abs().max().clamp_min(torch.finfo(torch.float32).tiny))
 
 
 def check_differentiable(model: nn.Module, image: Tensor) -> None:

@@ -139,19 +139,25 @@ def new_folder(path: Path, force: bool, members: Sequence[str]) -> Iterator[Path
             new.mkdir()
             yield new
             check_folder(path, force, members)  # another process may have been faster
-            if not path.exists():
-                os.rename(new, path)
-            elif not _exchange(new, path):
-                os.rename(path, workshop / OLD)
-                os.rename(new, path)
+            if force and _exchange(new, path):
+                return
+            try:
+                os.rename(new, path)  # unless there is something
+            except OSError:
+                if _mode(path) is None:
+                    raise
+                check_folder(path, force, members)
+                if not _exchange(new, path):
+                    os.rename(path, workshop / OLD)
+                    os.rename(new, path)
 
 
 @contextmanager
 def scratch_folder() -> Iterator[Path]:
     """A folder for files on the way to something else, deleted afterwards."""
     try:
-        with tempfile.TemporaryDirectory(prefix="gdws-", ignore_cleanup_errors=True) as folder:
-            yield Path(folder)
+        with _workshop(Path(tempfile.gettempdir()) / "scratch") as folder:
+            yield folder
     except OSError as error:
         if error.errno not in FULL and not isinstance(error, FileNotFoundError):
             raise
@@ -198,6 +204,7 @@ def limit_cache(folder: Path, bytes_at_most: int = CACHED) -> None:
 def ensure_folder(path: Path) -> None:
     """Make the folder if it is not there, and say that nothing can be written to it before long work rather than after."""
     try:
+        _mode(path)
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise GdwsError(f"cannot make the folder {path}: {error.strerror or error}") from None
@@ -210,6 +217,8 @@ def _mode(path: Path) -> int | None:
         return path.lstat().st_mode
     except FileNotFoundError:
         return None
+    except ValueError as error:
+        raise GdwsError(f"{str(path)!r} is no name of a file: {error}") from None
 
 
 @contextmanager
@@ -227,7 +236,7 @@ def _workshop(path: Path) -> Iterator[Path]:
     _clear_away(path.parent)
     while True:
         folder = path.parent / f".{path.name}.{secrets.token_hex(4)}.gdws"
-        folder.mkdir()
+        folder.mkdir(0o700)
         lock = FileLock(folder / LOCK)
         try:
             lock.acquire(timeout=0)
@@ -252,10 +261,13 @@ def _clear_away(parent: Path) -> None:
         names = os.listdir(parent)
     for name in names:
         found, folder = WORKSHOP.fullmatch(name), parent / name
-        if found is None or folder.is_symlink() or not folder.is_dir():
+        if found is None:
             continue
-        lock = FileLock(folder / LOCK)
-        with suppress(Timeout, OSError):  # at work, or of another user
+        with suppress(Timeout, OSError):  # at work, or gone
+            status = folder.lstat()
+            if not stat.S_ISDIR(status.st_mode) or status.st_mode & 0o077 or status.st_uid != os.getuid():
+                continue  # not made here, or of somebody else
+            lock = FileLock(folder / LOCK)
             lock.acquire(timeout=0)
             try:
                 _settle(folder, parent / found[1])

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
-from gdws.core.checks import run_model, unpack_batch
-from gdws.core.execution import evaluating, own_copy, placement
+from gdws.core.checks import is_count, run_model, unpack_batch
+from gdws.core.execution import MOST_THREADS, evaluating, own_copy, placement
 from gdws.core.files import scratch_folder
 from gdws.core.unwrap import unwrap
 from gdws.deploy.autotune import autotune, torch_compile
@@ -160,8 +160,8 @@ def compile(
     if precision not in PRECISIONS:
         raise GdwsError(f"precision is {precision!r}: expected one of {', '.join(PRECISIONS)}")
     threads = torch.get_num_threads() if threads is None else threads
-    if threads < 1:
-        raise GdwsError(f"threads is {threads}: expected at least 1")
+    if not is_count(threads, 1) or threads > MOST_THREADS:
+        raise GdwsError(f"threads is {threads}: expected at least 1, and at most {MOST_THREADS}")
     unpack_batch(example)
     network = unwrap(model) if isinstance(model, nn.Module) else Path(model)
     if isinstance(network, nn.Module):

@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from gdws.errors import GdwsError
@@ -20,7 +22,7 @@ def require(module: str) -> Any:
     """
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     try:
-        with _hidden("openvino_telemetry"):  # OpenVINO and NNCF do without
+        with _hidden("openvino_telemetry"), _some_home():  # OpenVINO and NNCF do without
             return importlib.import_module(module)
     except ImportError:
         package = module.partition(".")[0]
@@ -38,3 +40,18 @@ def _hidden(module: str) -> Iterator[None]:
         yield
     finally:
         sys.modules.pop(module, None)
+
+
+@contextmanager
+def _some_home() -> Iterator[None]:
+    """Inside, even a user without a home has one: NNCF asks for it and needs none."""
+    try:
+        Path.home()
+    except RuntimeError:
+        os.environ["HOME"] = tempfile.gettempdir()
+        try:
+            yield
+        finally:
+            del os.environ["HOME"]
+    else:
+        yield

@@ -13,6 +13,7 @@ import hashlib
 import itertools
 import json
 import time
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import asdict, replace
@@ -24,7 +25,15 @@ from torch import Tensor, nn
 
 from gdws.attacks import Attack
 from gdws.compression.fidelity import refuse_calibration_images
-from gdws.core.checks import Batches, check_differentiable, checked_logits, unpack_batch
+from gdws.core.checks import (
+    ASKED,
+    REPEATABLE,
+    Batches,
+    check_differentiable,
+    checked_logits,
+    spread_when_asked_again,
+    unpack_batch,
+)
 from gdws.core.distributed import SINGLE_PROCESS, ProcessGroup
 from gdws.core.execution import at_least_float32, evaluating, full_precision, placement
 from gdws.core.files import check_file, locked
@@ -142,6 +151,8 @@ def compare(
         left = [number for number in range(count_batches(batches) or 0) if number not in entries and processes.owns(number)]
         label = ", ".join(name.partition(" (")[0] for name in labels_of) or "natural accuracy"
         for number, images, labels in track(unfinished(), label, len(left) or None):
+            if not entries:
+                _warn_of_randomness(networks, images)
             right = _decide_batch(networks, deployed, labels_of, trials, images, labels, (seed, number), tf32)
             entries[number] = BatchDecisions(data_hash(images, labels), torch.stack([right[trial] for trial in trials]))
             if log is not None:
@@ -150,6 +161,16 @@ def compare(
     if not sizes:
         raise GdwsError("the evaluation data is empty: expected at least one batch")
     return Comparison(makers, tuple(labels_of), _all_batches(trials, entries, sizes, processes), settings)
+
+
+def _warn_of_randomness(networks: Mapping[str, nn.Module], images: Tensor) -> None:
+    for name, network in networks.items():
+        if spread_when_asked_again(network, images[:ASKED].to(*placement(network))) > REPEATABLE:
+            warnings.warn(
+                f"{name} answers the same images differently when asked again: its accuracies are those of single draws "
+                "(is dropout left on?)",
+                stacklevel=3,
+            )
 
 
 def _first_of(batches: Batches) -> tuple[Tensor, Batches]:

@@ -70,7 +70,11 @@ class DecisionLog:
         except OSError as error:
             raise GdwsError(f"cannot write {path}: {error.strerror}") from None
         if not lines:
-            self._write(header)
+            try:
+                self._write(header)
+            except GdwsError:
+                self.close()
+                raise
 
     def append(self, batch: int, entry: BatchDecisions) -> None:
         """Keep a batch; it is on the disk when this returns."""

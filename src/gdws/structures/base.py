@@ -6,10 +6,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Protocol
 
+import torch
 from torch import Tensor, nn
 
 from gdws.core.sites import Site
 from gdws.structures.layers import FactoredConv2d
+from gdws.structures.scaling import within_range
 
 Metric = tuple[Tensor, Tensor]
 """S and F of one group of a convolution (gdws.structures.metric): float64 (C kh kw, C kh kw) and (M, M)."""
@@ -151,3 +153,15 @@ class Structure(ABC):
     @abstractmethod
     def describe(self, ranks: tuple[int, ...]) -> str:
         """A planned layer of these `ranks` in a few words, for tables."""
+
+
+@torch.no_grad()
+def set_factors(layer: FactoredConv2d, filters: Tensor, mixing: Tensor) -> None:
+    """Give a layer filters (N, a) and a mix (M, n) in float64, scaled where its type could not hold them as they are."""
+    count, groups = len(layer.filters), layer.groups
+    if count == 0:
+        return
+    per_filter = mixing.reshape(groups, layer.out_channels // groups, count // groups, -1).transpose(1, 2)
+    first, second = within_range(filters.flatten(1), per_filter.flatten(0, 1).flatten(1), layer.filters.dtype)
+    layer.filters.copy_(first.view_as(layer.filters))
+    layer.mixing.copy_(second.view(per_filter.shape).transpose(1, 2).reshape(layer.mixing.shape))

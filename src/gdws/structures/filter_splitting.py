@@ -134,7 +134,7 @@ def refine(equations: Equations, gradient: Tensor, size: int, rank: int, steps: 
         system = system.permute(3, 1, 0, 2).reshape(rank * taps, -1)
         wanted = metric.product(target.view(-1, size), current).view(taps, outputs, rank)
         wanted = wanted.permute(1, 2, 0).reshape(outputs, -1)
-        best = torch.linalg.solve((system + system.T) / 2, wanted.T).T
+        best = _solved((system + system.T) / 2, wanted.T).T
         felt = gradient @ best
         explained: Tensor = (felt * wanted).sum() / scale
         mixed = metric.product(felt.T.contiguous(), best.T.contiguous()).view(rank, taps, rank, taps)
@@ -159,6 +159,12 @@ def refine(equations: Equations, gradient: Tensor, size: int, rank: int, steps: 
     search.step(loss_and_gradient)
     improved = (found.detach() / lengths).double() * energy
     return improved if bool(improved.isfinite().all()) else torch.eye(rank, size, dtype=energy.dtype, device=energy.device)
+
+
+def _solved(system: Tensor, wanted: Tensor) -> Tensor:
+    """A^-1 B for a symmetric A that is positive definite but, in float32, for rounding."""
+    triangle, failed = torch.linalg.cholesky_ex(system)
+    return torch.linalg.solve(system, wanted) if int(failed) else torch.cholesky_solve(wanted, triangle)
 
 
 def most_filters(weight_shape: tuple[int, ...], axes: Axes) -> int:

@@ -18,15 +18,17 @@ pointwise stages run as one grouped convolution; the total is then what both alg
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from gdws.errors import GdwsError
+from gdws.structures.scaling import exponent_of, times_two_to, within_range
 
-Triplets = tuple[Tensor, Tensor, Tensor, Tensor]
-"""The blocks W_c and their singular value decompositions: sigma^2, U sigma, V^T (`channel_svd`)."""
+Triplets = tuple[Tensor, Tensor, Tensor, Tensor, int]
+"""Of the weights over 2^e, whose squares are numbers whatever their scale: the blocks W_c, and their singular value
+decompositions sigma^2, U sigma, V^T (`channel_svd`); and e."""
 
 
 @dataclass(frozen=True)
@@ -75,19 +77,26 @@ class Spectrum:
     """Everything that MEGO and LEGO need to know of a layer, for any number of kernels.
 
     order   (groups, n)  kernels (channel within the group) from the most to the least worth keeping
-    errors  (n + 1,)     the weighted squared error with the first q kernels of every group kept, q = 0..n
+    scaled  (n + 1,)     the weighted squared error with the first q kernels of every group kept, q = 0..n, over 2^exponent
     """
 
     order: Tensor
-    errors: Tensor
+    scaled: Tensor
     channels_per_group: int
+    exponent: int = 0
+
+    @property
+    def errors(self) -> Tensor:
+        """The weighted squared error with the first q kernels of every group kept: (n + 1,)."""
+        return times_two_to(self.scaled, self.exponent)
 
     def kernels_for(self, beta: float) -> int:
         """LEGO's answer: the least q (kernels in each group) whose error is at most beta."""
         if not beta >= 0:
             raise GdwsError(f"beta is {beta}: expected a number >= 0 (it bounds the squared error)")
         # The slack makes LEGO the inverse of MEGO when beta is an error that another summation order rounded.
-        return int((self.errors <= beta * (1 + 1e-12)).int().argmax())
+        bound = times_two_to(torch.tensor(beta, dtype=torch.float64), -self.exponent).to(self.scaled.device)
+        return int((self.scaled <= bound * (1 + 1e-12)).int().argmax())
 
     def distribution(self, per_group: int) -> Tensor:
         """g (C,) with the first `per_group` kernels of every group kept."""
@@ -115,7 +124,7 @@ def mego(weight: Tensor, alpha: Tensor | None, kernels: int, groups: int = 1) ->
     if kernels < 0:
         raise GdwsError(f"{kernels} depthwise kernels were asked for: expected at least 0")
     triplets = _triplets(weight, groups)
-    spectrum = rank_kernels(_weighted(triplets, alpha), groups)
+    spectrum = _spectrum(triplets, alpha, groups)
     kept = min(kernels // groups, spectrum.order.shape[1])
     return _cut(triplets, spectrum.distribution(kept), float(spectrum.errors[kept]), weight, groups)
 
@@ -140,14 +149,14 @@ def lego(weight: Tensor, alpha: Tensor | None, beta: float, groups: int = 1) -> 
     True
     """
     triplets = _triplets(weight, groups)
-    spectrum = rank_kernels(_weighted(triplets, alpha), groups)
+    spectrum = _spectrum(triplets, alpha, groups)
     kept = spectrum.kernels_for(beta)
     return _cut(triplets, spectrum.distribution(kept), float(spectrum.errors[kept]), weight, groups)
 
 
 def spectrum_of(weight: Tensor, alpha: Tensor | None, groups: int = 1) -> Spectrum:
     """The order in which a layer's kernels are kept, and the error left after each."""
-    return rank_kernels(_weighted(_triplets(weight, groups), alpha), groups)
+    return _spectrum(_triplets(weight, groups), alpha, groups)
 
 
 def rank_kernels(gains: Tensor, groups: int = 1) -> Spectrum:
@@ -174,26 +183,33 @@ def truncate(weight: Tensor, g: Tensor, groups: int = 1) -> Factors:
 
 
 def _cut(triplets: Triplets, g: Tensor, error: float, weight: Tensor, groups: int) -> Factors:
-    blocks, energy, left, right = triplets
+    blocks, energy, left, right, exponent = triplets
     if g.shape != (len(blocks),) or bool((g < 0).any()):
         raise GdwsError(f"g has shape {tuple(g.shape)}: expected ({len(blocks)},) integers >= 0")
     rank = (energy > 0).sum(1)
     g = torch.minimum(g.to(rank), rank)
     left, right = _sparse_where_free(blocks, (g == rank) & (g > 0), rank, left, right)
     kernel = (weight.shape[2], weight.shape[3])
-    return assemble(g, left, right, kernel, groups, weight.dtype, error)
+    return assemble(g, left, right, kernel, groups, weight.dtype, error, exponent)
 
 
 def assemble(
-    g: Tensor, left: Tensor, right: Tensor, kernel: tuple[int, int], groups: int, dtype: torch.dtype, error: float
+    g: Tensor,
+    left: Tensor,
+    right: Tensor,
+    kernel: tuple[int, int],
+    groups: int,
+    dtype: torch.dtype,
+    error: float,
+    exponent: int = 0,
 ) -> Factors:
-    """Factors from the leading g_c columns of left (C, M / groups, R) and rows of right (C, R, K), channel by channel.
+    """Factors from the leading g_c columns of left (C, M / groups, R) 2^exponent and rows of right (C, R, K), by channels.
 
     Groups with fewer kernels than the largest are filled with zero kernels of their first channel.
     """
     channels_per_group = len(g) // groups
     kept = torch.arange(right.shape[1], device=g.device) < g[:, None]
-    depthwise, columns = right[kept], left.transpose(1, 2)[kept]
+    depthwise, columns = within_range(right[kept], left.transpose(1, 2)[kept], dtype, exponent)
     channels = torch.arange(len(g), device=g.device).repeat_interleave(g)
     if groups > 1:
         sizes = g.view(groups, -1).sum(1)
@@ -224,17 +240,24 @@ def assemble(
 
 def _triplets(weight: Tensor, groups: int) -> Triplets:
     blocks, _ = channel_blocks(weight, groups)
-    return (blocks, *channel_svd(blocks, _tolerance(weight.dtype)))
+    exponent = exponent_of(blocks)
+    blocks = times_two_to(blocks, -exponent)
+    return (blocks, *channel_svd(blocks, _tolerance(weight.dtype)), exponent)
 
 
-def _weighted(triplets: Triplets, alpha: Tensor | None) -> Tensor:
-    """alpha_c sigma_{i,c}^2: what each kernel is worth."""
-    _, energy, _, _ = triplets
-    if alpha is None:
-        return energy
-    if alpha.shape != (len(energy),) or not bool((alpha >= 0).all()) or not bool(alpha.isfinite().all()):
-        raise GdwsError(f"alpha has shape {tuple(alpha.shape)}: expected ({len(energy)},) finite numbers >= 0")
-    return energy * alpha.to(energy)[:, None]
+def _spectrum(triplets: Triplets, alpha: Tensor | None, groups: int) -> Spectrum:
+    """Of alpha_c sigma_{i,c}^2, what each kernel is worth."""
+    _, energy, _, _, exponent = triplets
+    scale = 0
+    if alpha is not None:
+        if alpha.shape != (len(energy),) or not bool((alpha >= 0).all()) or not bool(alpha.isfinite().all()):
+            raise GdwsError(f"alpha has shape {tuple(alpha.shape)}: expected ({len(energy)},) finite numbers >= 0")
+        scale = exponent_of(alpha.double())
+        energy = energy * times_two_to(alpha.to(energy), -scale)[:, None]
+    spectrum = replace(rank_kernels(energy, groups), exponent=2 * exponent + scale)
+    if not bool(spectrum.errors.isfinite().all()):
+        raise GdwsError(f"weights reach 2^{exponent}: expected smaller ones, of which squares can be added up in float64")
+    return spectrum
 
 
 def channel_blocks(weight: Tensor, groups: int = 1) -> tuple[Tensor, tuple[int, int]]:
@@ -243,6 +266,8 @@ def channel_blocks(weight: Tensor, groups: int = 1) -> tuple[Tensor, tuple[int, 
         raise GdwsError(f"weight is {weight.dtype} {tuple(weight.shape)}: expected floats (out, in, kh, kw)")
     if len(weight) % groups:
         raise GdwsError(f"weight has {len(weight)} outputs: expected a multiple of groups = {groups}")
+    if not bool(weight.isfinite().all()):
+        raise GdwsError("weight holds NaN or infinite values: expected finite numbers")
     outputs, inputs, kh, kw = weight.shape
     blocks = weight.detach().double().view(groups, outputs // groups, inputs, kh * kw)
     # Stored tap by tap, so that the products over outputs run along memory.
@@ -259,8 +284,6 @@ def channel_svd(blocks: Tensor, tolerance: float) -> tuple[Tensor, Tensor, Tenso
     """
     tall = blocks.shape[1] >= blocks.shape[2]
     gram = _grams(blocks.mT) if tall else blocks @ blocks.mT
-    if not bool(gram.isfinite().all()):
-        raise GdwsError("weight holds NaN or infinite values: expected finite numbers")
     basis = torch.linalg.eigh(gram).eigenvectors.flip(2)
     basis = torch.where(basis.abs() > 1e-12, basis, 0)
     if tall:

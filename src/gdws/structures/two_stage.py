@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from gdws.core.sites import Site
 from gdws.errors import GdwsError
 from gdws.structures import filter_splitting
-from gdws.structures.base import Curve, Metric, Structure
+from gdws.structures.base import Curve, Metric, Structure, set_factors
 from gdws.structures.layers import FactoredConv2d, TwoStageConv2d
 
 GRAINS = {128: 8, 32: 4}
@@ -78,8 +78,7 @@ class Split(Structure):
             groups.append(filter_splitting.fit(weight, *metric, curve, [rank for (rank,) in ranks], self.axes, draft))
         for layer, parts in zip(layers, zip(*groups, strict=True), strict=True):
             firsts, seconds = zip(*parts, strict=True)
-            layer.first.data.copy_(torch.cat(firsts).view_as(layer.first))
-            layer.second.data.copy_(torch.cat(seconds).reshape(layer.second.shape))
+            set_factors(layer, torch.cat(firsts), torch.cat(seconds))
         return list(layers)
 
     def build_empty(self, conv: nn.Conv2d, ranks: tuple[int, ...]) -> TwoStageConv2d:

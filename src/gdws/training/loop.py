@@ -125,7 +125,7 @@ def train(
         lines = _epochs(learner, held, done, before and not history)
         for line in () if _impatient(history, recipe.patience) else lines:
             history.append(line)
-            run.write(line)
+            run.write(history)
             if chosen_epoch(history, recipe.keep) is line:
                 best = contiguous_copies(learner.averaged.state_dict())
                 run.keep_best(best)

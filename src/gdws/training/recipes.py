@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from gdws.attacks import MSD, PGD
+from gdws.core.checks import is_count
 from gdws.errors import GdwsError
 from gdws.training.objectives import Objective, Robust, Trades
 from gdws.training.schedules import SCHEDULES
@@ -68,17 +69,18 @@ class Recipe:
         for name, choices in known.items():
             if getattr(self, name) not in choices:
                 raise GdwsError(f"{name} is {getattr(self, name)!r}: expected one of {', '.join(choices)}")
-        if min(self.epochs, self.batch, self.held) < 1 or not 0 < self.rate < math.inf or not 0 <= self.weight_decay < math.inf:
+        counts = all(is_count(number, 1) for number in (self.epochs, self.batch, self.held))
+        if not counts or not 0 < self.rate < math.inf or not 0 <= self.weight_decay < math.inf:
             raise GdwsError(
                 f"a recipe has epochs={self.epochs}, batch={self.batch}, held={self.held}, rate={self.rate}, "
                 f"weight_decay={self.weight_decay}: expected whole numbers from 1, a rate > 0 and a decay >= 0"
             )
-        if not 0 <= self.average < 1 or (self.patience is not None and self.patience < 1):
+        if not 0 <= self.average < 1 or not (self.patience is None or is_count(self.patience, 1)):
             raise GdwsError(
                 f"a recipe has average={self.average}, patience={self.patience}: expected 0 <= average < 1 and a patience "
                 "of at least 1 epoch"
             )
-        if not 0 <= self.warmup < self.epochs:
+        if not is_count(self.warmup) or self.warmup >= self.epochs:
             raise GdwsError(f"a recipe has warmup={self.warmup} of {self.epochs} epochs: expected fewer, and at least 0")
         if self.keep == "last" and self.patience is not None:
             raise GdwsError(f"a recipe has keep='last' and patience={self.patience}: expected patience with keep='best' only")

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,7 +101,7 @@ class Run:
                 f"{self.folder} was trained with {_difference(stored.identity, self.identity, changed)}: expected that again"
             )
         if self.writes:
-            write_atomically(self.log, "".join(json.dumps(line) + "\n" for line in stored.state.history))
+            self._write_log(stored.state.history)
         return {"history": stored.state.history}, tensors
 
     def _stored(self) -> _Stored:
@@ -131,20 +131,19 @@ class Run:
         if self.writes:
             write_atomically(self.best, save(contiguous_copies(tensors)))
 
-    def write(self, line: dict[str, Any]) -> None:
-        """Add an epoch to the log."""
+    def write(self, history: Sequence[dict[str, Any]]) -> None:
+        """Write the log, of which the last epoch is new."""
         if not self.writes:
             return
-        try:
-            with self.log.open("a") as file:
-                file.write(json.dumps(line) + "\n")
-        except OSError as error:
-            raise GdwsError(f"cannot write {self.log}: {error.strerror or error}") from None
+        self._write_log(history)
         if self.board is not None:
-            for name, value in line.items():
+            for name, value in history[-1].items():
                 if isinstance(value, float):
-                    self.board.add_scalar(name, value, line["epoch"])
+                    self.board.add_scalar(name, value, history[-1]["epoch"])
             self.board.flush()
+
+    def _write_log(self, history: Sequence[dict[str, Any]]) -> None:
+        write_atomically(self.log, "".join(json.dumps(line) + "\n" for line in history))
 
 
 def _difference(stored: dict[str, Any], now: dict[str, Any], changed: list[str]) -> str:

@@ -11,7 +11,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from gdws.core.execution import placement
+from gdws.core.checks import is_count
+from gdws.core.execution import MOST_THREADS, placement
 from gdws.deploy.engines import ENGINES
 from gdws.errors import GdwsError
 from gdws.structures.base import Structure
@@ -45,8 +46,10 @@ class Target:
         if self.precision not in known.get(self.engine, ()):
             expected = ", ".join(f"{name} in {' or '.join(precisions)}" for name, precisions in known.items())
             raise GdwsError(f"the target is {self.engine!r} in {self.precision!r}: expected {expected}")
-        if self.batch < 1 or (self.threads is not None and self.threads < 1):
-            raise GdwsError(f"the target has batch {self.batch} and {self.threads} threads: expected at least 1 of each")
+        threads = self.threads is None or (is_count(self.threads, 1) and self.threads <= MOST_THREADS)
+        if not is_count(self.batch, 1) or not threads:
+            given = f"batch {self.batch} and {self.threads} threads"
+            raise GdwsError(f"the target has {given}: expected at least 1 of each, and at most {MOST_THREADS} threads")
 
 
 def check_device(model: nn.Module, target: Target) -> None:
