@@ -296,8 +296,9 @@ def test_numbers_out_of_range_are_told(run, words, sentence):
     assert "Traceback" not in text
 
 
-def test_an_edit_within_a_second_is_seen(tmp_path):
+def test_an_edit_within_a_second_is_seen(tmp_path, monkeypatch):
     """Bug: Python's cache of compiled files goes by their size and whole seconds, and the code before the edit was run."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
     file, code = tmp_path / "net.py", "from torch import nn\n\ndef make():\n    return nn.Sequential(nn.Conv2d(3, 4, 3))\n"
     for outputs in (4, 5):
         file.write_text(code.replace("4", str(outputs)))
