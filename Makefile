@@ -7,7 +7,7 @@ TORCH ?= torch==2.13.0
 STAMP := $(VENV)/.ready
 RUN := $(VENV)/bin
 
-.PHONY: setup demo test test-gpu lint bench docs wheel clean
+.PHONY: setup demo test test-bare test-gpu chaos lint bench docs wheel clean
 
 setup: $(STAMP)
 
@@ -24,8 +24,17 @@ demo: $(STAMP)
 test: $(STAMP)
 	$(RUN)/python -m pytest -m "not gpu" -n 2 --dist worksteal
 
+# The same for a user without a home; nothing is written into the checkout, which may be read-only.
+test-bare: $(STAMP)
+	env -u HOME -u XDG_CACHE_HOME PYTHONDONTWRITEBYTECODE=1 \
+	  $(RUN)/python -m pytest -m "not gpu" -n 2 --dist worksteal -p no:cacheprovider
+
 test-gpu: $(STAMP)
 	$(RUN)/python -m pytest -m gpu
+
+# Bad inputs, spoiled files, kills, contention, full disks and extreme numbers: about half an hour on two cores.
+chaos: $(STAMP)
+	OMP_NUM_THREADS=1 PYTHONPATH=src:tests $(RUN)/python -m chaos
 
 lint: $(STAMP)
 	$(RUN)/ruff check .

@@ -150,6 +150,16 @@ def test_an_interrupt_is_told_with_what_was_kept(run, tmp_path, words, calls, ke
     assert "Traceback" not in text
 
 
+def test_a_model_does_not_end_the_command_in_silence(run, tmp_path):
+    """Bug: a forward pass that exits looked like success."""
+    (tmp_path / "own.py").write_text(
+        MODEL.format(calls=0, layer="last").replace("signal.raise_signal(signal.SIGINT)", "exit(0)")
+    )
+    status, text = run("inspect", "own.py:make")
+    assert status == 2
+    assert text.splitlines()[-1] == "gdws: the code of a model ended the command (exit 0): expected it to return"
+
+
 def test_what_was_kept_is_looked_up(tmp_path):
     (tmp_path / "checkpoint.safetensors").touch()
     assert "the last checkpoint is in" in cli.what_was_kept("tune", {"out": tmp_path})

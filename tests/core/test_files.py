@@ -168,7 +168,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 def test_a_kill_between_two_renames_loses_nothing(tmp_path):
     found = {}
-    for fallback, renames in ((False, 0), (True, 0), (True, 1)):
+    for fallback, renames in ((False, 0), (True, 0), (True, 2)):
         folder = tmp_path / f"{fallback}{renames}"
         folder.mkdir()
         make_folder(folder / "out")
@@ -183,7 +183,7 @@ def test_a_kill_between_two_renames_loses_nothing(tmp_path):
         assert (folder / "out" / "gdws.json").read_text() == ('{"format": "gdws new"}' if not fallback else OURS)
     assert found[False, 0] == ["out"]  # at one stroke
     assert len(found[True, 0]) == 2
-    assert len(found[True, 1]) == 1  # a hidden one alone, which was put back
+    assert len(found[True, 2]) == 1  # a hidden one alone, which was put back
 
 
 def test_leftovers_of_the_living_stay(tmp_path):
@@ -206,6 +206,40 @@ def test_leftovers_of_the_living_stay(tmp_path):
     go.set()
     thread.join()
     assert names(tmp_path) == [link.name, stranger.name, "other.json", "out"]
+
+
+def test_threads_save_into_one_folder(tmp_path):
+    """Bug: hidden folders stayed."""
+    failures, start = [], threading.Barrier(4)
+
+    def work(number):
+        start.wait()
+        for _ in range(20):
+            try:
+                make_folder(tmp_path / "out", OURS + " " * number, force=True)
+            except GdwsError as error:
+                failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    assert names(tmp_path) == ["out"]
+    assert (tmp_path / "out" / "gdws.json").read_text().strip() == OURS
+
+
+def test_impossible_names_are_one_sentence(tmp_path):
+    for name in ("a\0b", 300 * "n", "file/name"):
+        (tmp_path / "file").touch()
+        with pytest.raises(GdwsError):
+            write_atomically(tmp_path / name, OURS)
+        with pytest.raises(GdwsError):
+            make_folder(tmp_path / name)
+        with pytest.raises(GdwsError):
+            files.ensure_folder(tmp_path / name)
+    assert names(tmp_path) == ["file"]
 
 
 def test_who_comes_second_without_force_is_told(tmp_path):

@@ -172,11 +172,18 @@ def test_a_folder_that_may_not_be_read_is_not_passed_over():
         try:
             if user == 0:
                 os.seteuid(65534)
-            with pytest.raises(GdwsError, match=r"cannot read .*inner: Permission denied, expected folders of images"):
+            with pytest.raises(GdwsError, match=r"cannot read .*inner: Permission denied, expected demo, cifar10:DIR"):
                 data.load(f"imagefolder:{place}", "test")
         finally:
             os.seteuid(user)
             (place / "b" / "inner").chmod(0o755)
+
+
+@pytest.mark.parametrize("name", ["cifar10:", "svhn:", "imagefolder:", "npz:"])
+def test_names_that_no_file_can_have_are_told(name):
+    for path in ("a" * 5000, "a\0b"):
+        with pytest.raises(GdwsError):
+            data.load(name + path, "test")
 
 
 # .npz
@@ -289,6 +296,22 @@ def test_a_long_name_in_an_archive_is_bounded_too(tmp_path, monkeypatch):
     content = info.tobuf(tarfile.GNU_FORMAT) + bytes(2**23 + 10240)
     (tmp_path / "cifar-10-python.tar.gz").write_bytes(gzip.compress(content))
     with pytest.raises(GdwsError, match=r"tar.gz would take"):
+        data.load(f"cifar10:{tmp_path}", "test")
+
+
+def test_an_archive_is_read_to_its_checksum(tmp_path):
+    """Bug: what came before the last file that was asked for could be damaged."""
+    batch = pickle.dumps({b"data": RANDOM.integers(0, 256, (50, 3072), np.uint8), b"labels": [1] * 50}, 2)
+    path = tmp_path / "cifar-10-python.tar.gz"
+    with tarfile.open(path, "w:gz", compresslevel=0) as archive:
+        info = tarfile.TarInfo("cifar-10-batches-py/test_batch")
+        info.size = len(batch)
+        archive.addfile(info, io.BytesIO(batch))
+    data.load(f"cifar10:{tmp_path}", "test")
+    content = bytearray(path.read_bytes())
+    content[50_000] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(GdwsError, match=r"tar.gz cannot be read \(CRC check failed"):
         data.load(f"cifar10:{tmp_path}", "test")
 
 

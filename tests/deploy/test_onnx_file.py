@@ -32,6 +32,7 @@ def constant(name, *numbers):
 
 
 WEIGHT = numpy_helper.from_array(np.random.default_rng(0).normal(size=(5, 192)).astype(np.float32), "weight")
+WEIGHT_OF_A_PIXEL = numpy_helper.from_array(np.ones((5, 64), np.float32), "weight")
 BODY = [helper.make_node("Flatten", ["images"], ["flat"]), helper.make_node("Gemm", ["flat", "weight"], ["logits"], transB=1)]
 
 
@@ -109,6 +110,13 @@ WRONG = {
     "a map": (
         {"outputs": [value("images", ["B", 3, 8, 8])]},
         "gives 'images' of float32 with 4 axes: expected one",
+    ),
+    "a square": (
+        {
+            "nodes": before(helper.make_node("Transpose", ["images"], ["x"], perm=[1, 0, 2, 3])),
+            "constants": [WEIGHT_OF_A_PIXEL],
+        },
+        r"gives \(3, 5\) for 1 images: expected logits",
     ),
     "labels": (
         {"nodes": [*BODY, helper.make_node("ArgMax", ["logits"], ["top"])], "outputs": [value("top", ["B", 1], INT64)]},

@@ -35,6 +35,8 @@ def interruptible(name: str, command: Callable[..., None]) -> Callable[..., None
             command(**options)
         except KeyboardInterrupt:
             raise Interrupted(what_was_kept(name, options)) from None
+        except SystemExit as stop:
+            raise GdwsError(f"the code of a model ended the command (exit {stop.code}): expected it to return") from None
 
     return run
 

@@ -139,11 +139,17 @@ def new_folder(path: Path, force: bool, members: Sequence[str]) -> Iterator[Path
             new.mkdir()
             yield new
             check_folder(path, force, members)  # another process may have been faster
-            if not path.exists():
-                os.rename(new, path)
-            elif not _exchange(new, path):
-                os.rename(path, workshop / OLD)
-                os.rename(new, path)
+            if force and _exchange(new, path):
+                return
+            try:
+                os.rename(new, path)  # unless there is something
+            except OSError:
+                if _mode(path) is None:
+                    raise
+                check_folder(path, force, members)
+                if not _exchange(new, path):
+                    os.rename(path, workshop / OLD)
+                    os.rename(new, path)
 
 
 @contextmanager
@@ -198,6 +204,7 @@ def limit_cache(folder: Path, bytes_at_most: int = CACHED) -> None:
 def ensure_folder(path: Path) -> None:
     """Make the folder if it is not there, and say that nothing can be written to it before long work rather than after."""
     try:
+        _mode(path)
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise GdwsError(f"cannot make the folder {path}: {error.strerror or error}") from None
@@ -210,6 +217,8 @@ def _mode(path: Path) -> int | None:
         return path.lstat().st_mode
     except FileNotFoundError:
         return None
+    except ValueError as error:
+        raise GdwsError(f"{str(path)!r} is no name of a file: {error}") from None
 
 
 @contextmanager

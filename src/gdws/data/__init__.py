@@ -9,9 +9,11 @@ import io
 from importlib import resources
 from pathlib import Path
 
+from torch import Tensor
+
 from gdws.core.reading.limits import open_file
 from gdws.data import cifar, folder, npz, svhn
-from gdws.data.dataset import Dataset
+from gdws.data.dataset import Dataset, Stored
 from gdws.errors import GdwsError
 
 __all__ = ["NAMES", "Dataset", "load"]
@@ -42,23 +44,27 @@ def load(name: str, split: str, *, labels: bool = True) -> Dataset:
     """
     if split not in ("train", "test"):
         raise GdwsError(f"the split {split!r} of {name} was asked for: expected train or test")
+    try:
+        return Dataset(name, *_read(name, split, labels))
+    except OSError as error:
+        raise GdwsError(f"cannot read {error.filename or name}: {error.strerror or error}, expected {NAMES}") from None
+
+
+def _read(name: str, split: str, labels: bool) -> tuple[Tensor | Stored, Tensor | None]:
     kind, _, location = name.partition(":")
     path = Path(location)
     if kind == "demo" and not location:
         content = (resources.files("gdws.data") / "demo" / "images.npz").read_bytes()
-        return Dataset(name, *npz.read(io.BytesIO(content), name, split, labels))
+        return npz.read(io.BytesIO(content), name, split, labels)
     if kind == "cifar10" and location:
-        return Dataset(name, *cifar.read(path, split))
+        return cifar.read(path, split)
     if kind == "svhn" and location:
-        return Dataset(name, *svhn.read(path, split))
+        return svhn.read(path, split)
     if kind == "imagefolder" and location:
-        return Dataset(name, *folder.read(path, split, labels))
+        return folder.read(path, split, labels)
     if kind == "npz" and location:
         if not path.is_file():
             raise GdwsError(f"there is no file {path}: expected an .npz with arrays `images` and `labels`")
-        try:
-            with open_file(path) as file:
-                return Dataset(name, *npz.read(file, name, split, labels))
-        except OSError as error:
-            raise GdwsError(f"cannot read {path}: {error.strerror}") from None
+        with open_file(path) as file:
+            return npz.read(file, name, split, labels)
     raise GdwsError(f"unknown data {name!r}: expected {NAMES}")

@@ -103,13 +103,6 @@ def read(folder: Path, split: str, needed: bool = True) -> tuple[Files, Tensor |
 
     Where no labels are needed and there are no folders of classes, the images in the folder itself, without labels.
     """
-    try:
-        return _read(folder, split, needed)
-    except OSError as error:
-        raise GdwsError(f"cannot read {error.filename or folder}: {error.strerror}, expected folders of images") from None
-
-
-def _read(folder: Path, split: str, needed: bool) -> tuple[Files, Tensor | None]:
     if not needed and (images := _without_classes(folder, split)):
         mixed = tuple(images[index] for index in balanced_order([0] * len(images)))
         return Files(mixed, not _alike_and_small(mixed)), None

@@ -7,6 +7,7 @@ What is taken is what networks are exported as: one graph from one input of imag
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,7 @@ def check_onnx(proto: Any, path: Path, reader: str) -> None:
             onnx.numpy_helper.to_array(tensor)  # a view of as many bytes as its shape says, or an error
         onnx.checker.check_model(proto)
         shapes = onnx.shape_inference.infer_shapes(_without_weights(onnx, proto), strict_mode=True, data_prop=True).graph
+        _check_logits(shapes, path)
         check_bytes(f"the values between the layers of {path}", _most_alive(onnx, shapes), path.stat().st_size)
     except Exception as error:
         raise unreadable_file(path, reader, error) from None
@@ -66,7 +68,7 @@ def operator_set(proto: Any) -> int:
 
 
 def existing_file(path: Path) -> Path:
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise GdwsError(f"there is no file {path}: expected an ONNX model")
     return path
 
@@ -101,6 +103,15 @@ def _check_kind(onnx: Any, proto: Any, path: Path) -> None:
             shown = ", ".join(f"{name} of {kind}" for name, kind in found[:4]) or "nothing"
             axes = f" with {ranks[0]} axes" if len(ranks) == 1 and ranks[0] != rank else ""
             raise GdwsError(f"{path} {verb} {shown}{axes}: expected one tensor of {what} in float32")
+
+
+def _check_logits(graph: Any, path: Path) -> None:
+    """Logits must come out for as many images as went in, as far as the shapes of the graph are known."""
+    logits = graph.output[0].type.tensor_type
+    sizes = [size.dim_value for size in logits.shape.dim]
+    batch = graph.input[0].type.tensor_type.shape.dim[0].dim_value  # the images come before the weights
+    if logits.HasField("shape") and (len(sizes) != 2 or sizes[0] not in (0, batch)):
+        raise GdwsError(f"{path} gives {tuple(sizes)} for {batch} images: expected {LOGITS}")
 
 
 def _shown(onnx: Any, value: Any) -> tuple[str, str]:
@@ -150,16 +161,16 @@ def _without_weights(onnx: Any, proto: Any) -> Any:
     graph.name = proto.graph.name
     graph.node.extend(proto.graph.node)
     weights = {tensor.name for tensor in proto.graph.initializer}
-    for tensor in proto.graph.initializer:
-        if math.prod(tensor.dims) <= SMALL:
-            graph.initializer.append(tensor)
-        else:
-            graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
     for value in proto.graph.input:
         if value.name not in weights:
             sizes = [size.dim_value for size in value.type.tensor_type.shape.dim] or [0] * len(IMAGE)
             shape = [own or usual for own, usual in zip(sizes, IMAGE, strict=True)]
             graph.input.append(onnx.helper.make_tensor_value_info(value.name, value.type.tensor_type.elem_type, shape))
+    for tensor in proto.graph.initializer:
+        if math.prod(tensor.dims) <= SMALL:
+            graph.initializer.append(tensor)
+        else:
+            graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
     for value in proto.graph.output:
         graph.output.append(onnx.helper.make_tensor_value_info(value.name, value.type.tensor_type.elem_type, None))
     return light

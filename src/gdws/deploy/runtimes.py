@@ -64,7 +64,7 @@ class OnnxRuntime:
             if list(images.shape) != [self.batch or len(images), *self._input.shape[1:]]:
                 raise wrong_shape(images, self._input.shape) from None
             raise GdwsError(f"ONNX Runtime cannot run the model: {first_line(error)}") from None
-        return torch.from_numpy(outputs[0])
+        return checked_output(torch.from_numpy(outputs[0]), images)
 
     def passes(self) -> list[list[NodeTime]]:
         """The nodes of every pass so far, in the order in which they ran; of a profiled session, which ends with this."""
@@ -133,7 +133,7 @@ class OpenVino:
             self._passes.append(
                 [NodeTime(node.node_name, node.node_type, node.real_time.total_seconds()) for node in request.profiling_info]
             )
-        return logits
+        return checked_output(logits, images)
 
     def passes(self) -> list[list[NodeTime]]:
         """As OnnxRuntime's."""
@@ -148,6 +148,13 @@ class OpenVino:
 
 def wrong_shape(images: Tensor, shape: Any) -> GdwsError:
     return GdwsError(f"images have shape {tuple(images.shape)}: expected {tuple(shape)}")
+
+
+def checked_output(logits: Tensor, images: Tensor) -> Tensor:
+    """What a file gives, if it can be the logits of these images."""
+    if logits.ndim != 2 or len(logits) != len(images):
+        raise GdwsError(f"the file gives {tuple(logits.shape)} for {len(images)} images: expected logits (B, classes)")
+    return logits
 
 
 def _float32(images: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from gdws.core.reading.limits import check_bytes
 from gdws.deploy.onnx_file import check_onnx, operator_set, parse_onnx, unreadable_file
 from gdws.deploy.onnx_operators import NUMBERS, OPERATORS, dequantize, unread_attribute
 from gdws.deploy.packages import require
-from gdws.deploy.runtimes import wrong_shape
+from gdws.deploy.runtimes import checked_output, wrong_shape
 from gdws.errors import GdwsError, first_line
 
 OLDEST = 18
@@ -71,7 +71,7 @@ class StraightThrough(nn.Module):
                 values.update(zip(outputs, [found] if isinstance(found, Tensor) else found, strict=True))
             except (RuntimeError, ValueError, TypeError, LookupError, AttributeError) as error:
                 raise GdwsError(f"{self.path} cannot be run: {kind} fails ({first_line(error)})") from None
-        return values[self._output]
+        return checked_output(values[self._output], images)
 
     def _fold(self) -> None:
         """Compute once what depends on constants alone: mostly weights, from int8. And read numbers from constants."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import re
 import sys
 from collections.abc import Callable, Mapping
@@ -72,7 +73,7 @@ def resolve(
 
 def is_folder(name: str) -> bool:
     """Whether this names a network that gdws.save wrote."""
-    return (Path(name) / "gdws.json").is_file()
+    return os.path.isfile(Path(name) / "gdws.json")
 
 
 def is_code(name: str) -> bool:
@@ -179,7 +180,7 @@ def _from_library(library: str, name: str, classes: int | None) -> nn.Module:
 
 def _from_file(path: Path, factory: str) -> nn.Module:
     """What the function of a Python file returns. The file can import those beside it, as when it is run."""
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise GdwsError(f"there is no file {path}: expected Python code with a function {factory}()")
     name = f"gdws_file_{path.stem}"  # one that hides no other module
     loader = SourceFileLoader(name, str(path))

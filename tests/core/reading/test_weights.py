@@ -110,6 +110,27 @@ def test_a_storage_that_is_not_there_is_no_storage(tmp_path):
         read_weights(tmp_path / "w.pt")
 
 
+def test_an_old_file_declares_no_more_than_it_holds(tmp_path):
+    """Bug: PyTorch asked for as much memory as the file said, and only then read it."""
+    torch.save({"w": torch.zeros(4)}, tmp_path / "small.pt", _use_new_zipfile_serialization=False)
+    content = (tmp_path / "small.pt").read_bytes()
+    place = content.index(b"cpu") + content[content.index(b"cpu") :].index(b"K\x04")
+    (tmp_path / "w.pt").write_bytes(content[:place] + b"\x8a\x05\x00\x00\x00\x00\x10" + content[place + 2 :])
+    with pytest.raises(GdwsError, match=r"w.pt declares 274,877,906,944 bytes of tensors: expected at most its own \d+"):
+        read_weights(tmp_path / "w.pt")
+
+
+def test_a_member_that_was_damaged_is_found_by_its_checksum(tmp_path):
+    """Bug: PyTorch reads other weights without a word."""
+    torch.save({"w": torch.full((64,), 7.0)}, tmp_path / "w.pt")
+    content = bytearray((tmp_path / "w.pt").read_bytes())
+    content[content.index(b"\x00\x00\xe0\x40" * 8) + 2] ^= 1
+    (tmp_path / "w.pt").write_bytes(content)
+    assert torch.load(tmp_path / "w.pt")["w"].unique().numel() == 2
+    with pytest.raises(GdwsError, match=r"w.pt holds 'w/data/0' with a wrong checksum: expected"):
+        read_weights(tmp_path / "w.pt")
+
+
 @pytest.mark.parametrize("value", ["x", "-1", "0", "1e9", "1" * 30, "²"])
 def test_limits_that_are_no_numbers_are_refused(tmp_path, monkeypatch, value):
     monkeypatch.setenv("GDWS_MAX_BYTES", value)
@@ -120,7 +141,7 @@ def test_limits_that_are_no_numbers_are_refused(tmp_path, monkeypatch, value):
 
 def test_pipes_and_folders_are_no_files(tmp_path):
     os.mkfifo(tmp_path / "pipe.pt")
-    for path in (tmp_path / "pipe.pt", tmp_path):
+    for path in (tmp_path / "pipe.pt", tmp_path, tmp_path / ("a" * 5000)):
         with pytest.raises(GdwsError, match="there is no file"):
             read_weights(path)
 

@@ -39,7 +39,10 @@ def check_bytes(what: object, needed: int, size: int = 0) -> None:
 
 def open_file(path: Path) -> BufferedReader:
     """An ordinary file for reading; OSError as by open. Pipes, which may never end, and devices are refused."""
-    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except ValueError:
+        raise GdwsError(f"{str(path)!r} is the name of no file: expected one without zero bytes") from None
     if not stat.S_ISREG(os.fstat(file).st_mode):
         os.close(file)
         raise GdwsError(f"{path} is no ordinary file: expected one")

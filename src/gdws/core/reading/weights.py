@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import zipfile
 from argparse import Namespace
@@ -15,6 +16,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from gdws.core.reading.limits import check_bytes
+from gdws.core.reading.storages import declared_bytes
 from gdws.errors import GdwsError, first_line
 
 NESTS = ("state_dict", "model_state_dict", "net", "model")
@@ -61,13 +63,13 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     A torch file may be of the format before PyTorch 1.6, and may hold a training state (epochs, an optimizer, the arguments of
     the command) around the state dict, but no objects of anyone's own classes.
     """
-    if not path.is_file():
+    if not os.path.isfile(path):  # False also for names that no file can have
         raise GdwsError(f"there is no file {path}: expected weights (safetensors, or a torch state dict)")
     size = path.stat().st_size
     try:
         if path.suffix == ".safetensors":
             return _checked(load_file(path), path, size)
-        _check_packed(path, size)
+        _check_storages(path, size)
         with torch.serialization.safe_globals(HARMLESS):
             found = torch.load(path, map_location="cpu", weights_only=True)
     except GdwsError:
@@ -83,11 +85,17 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     return _checked(find_state_dict(found, str(path)), path, size)
 
 
-def _check_packed(path: Path, size: int) -> None:
-    """torch packs nothing in its zip archives, but reads what somebody else packed."""
+def _check_storages(path: Path, size: int) -> None:
+    """Refuse storages that take too much memory or were damaged: torch asks for memory first, and looks at no checksum."""
     if zipfile.is_zipfile(path):
-        with zipfile.ZipFile(path) as archive:
+        with zipfile.ZipFile(path) as archive:  # in which torch packs nothing, but reads what somebody else packed
             check_bytes(path, sum(member.file_size for member in archive.infolist()), size)
+            if damaged := archive.testzip():
+                raise GdwsError(f"{path} holds {damaged[:40]!r} with a wrong checksum: expected a file that is not damaged")
+    else:
+        declared = declared_bytes(path)
+        if declared > size:
+            raise GdwsError(f"{path} declares {declared:,} bytes of tensors: expected at most its own {size:,}")
 
 
 def _checked(tensors: dict[str, Tensor], path: Path, size: int) -> dict[str, Tensor]:

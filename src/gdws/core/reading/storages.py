@@ -1,0 +1,64 @@
+"""What a torch file of the format before PyTorch 1.6 declares, read without making any of it.
+
+Such a file is a few pickles, and then the storages. torch allocates each as large as the pickle says, before it reads it.
+"""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+from gdws.core.reading.limits import open_file
+
+BEFORE = 3
+"""Pickles before that of the content: a magic number, a version, and about the machine."""
+WIDEST = 16
+"""Bytes of an element of a kind that is not known."""
+BYTES = {"Double": 8, "Float": 4, "Half": 2, "BFloat16": 2, "Long": 8, "Int": 4, "Short": 2, "Char": 1, "Byte": 1, "Bool": 1}
+BYTES |= {"ComplexFloat": 8, "ComplexDouble": 16}
+"""Of an element, by the beginning of the name of its storage."""
+
+
+class _Nothing:
+    """Stands for whatever the pickle names. It takes everything, and does nothing."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        pass
+
+    def __setstate__(self, _: Any) -> None:
+        pass
+
+    def __setitem__(self, _: Any, __: Any) -> None:
+        pass
+
+    def append(self, _: Any) -> None:
+        pass
+
+
+class _Declared(pickle.Unpickler):
+    """Imports and makes nothing that the pickle names; counts the storages that it declares."""
+
+    def __init__(self, file: Any) -> None:
+        super().__init__(file, encoding="utf-8")
+        self.bytes: dict[Any, int] = {}
+
+    def find_class(self, module: str, name: str) -> Any:
+        return type(name, (_Nothing,), {})
+
+    def persistent_load(self, pid: Any) -> Any:
+        kind, storage, key, *others = pid
+        if kind == "storage":
+            count = others[1]  # after the device
+            self.bytes[str(key)] = int(count) * BYTES.get(storage.__name__.removesuffix("Storage"), WIDEST)
+        return _Nothing()
+
+
+def declared_bytes(path: Path) -> int:
+    """Of all storages of a file. Raises whatever a broken pickle does."""
+    with open_file(path) as file:
+        for _ in range(BEFORE):
+            _Declared(file).load()
+        content = _Declared(file)
+        content.load()
+    return sum(content.bytes.values())
