@@ -152,7 +152,7 @@ def wrong_shape(images: Tensor, shape: Any) -> GdwsError:
 
 def checked_output(logits: Tensor, images: Tensor) -> Tensor:
     """What a file gives, if it can be the logits of these images."""
-    if logits.ndim != 2 or len(logits) != len(images):
+    if logits.ndim != 2 or logits.shape[0] != images.shape[0]:  # a len would be traced as a number
         raise GdwsError(f"the file gives {tuple(logits.shape)} for {len(images)} images: expected logits (B, classes)")
     return logits
 
