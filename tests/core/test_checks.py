@@ -200,6 +200,15 @@ def test_a_network_without_its_norm_can_be_kept(images, tmp_path, kind):
     assert torch.equal(kept(model, tmp_path)(images), unwrap(model)(images))
 
 
+@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
+def test_a_network_without_classes_is_refused(images, tmp_path):
+    model = network()
+    model[8] = nn.Linear(64, 0)
+    for use in (USES["calibrated"], USES["evaluation"]):
+        with pytest.raises(GdwsError, match=r"the model returned \(8, 0\) for 8 images: expected logits"):
+            use(model, images, tmp_path)
+
+
 def test_what_cannot_be_copied_is_named(images):
     model = network()
     model.lock = threading.Lock()

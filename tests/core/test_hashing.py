@@ -150,6 +150,13 @@ def test_answers_tell_what_nothing_else_does():
     assert first == again != other
 
 
+@pytest.mark.parametrize("value", [float("inf"), float("nan")])
+def test_answers_that_are_no_numbers_are_no_obstacle(value):
+    model = network()
+    model[8].bias.data[0] = value
+    assert network_identity(model, SHAPE) == network_identity(copy.deepcopy(model), SHAPE)
+
+
 def test_a_network_is_left_as_it_was_found():
     model = network().train()
     before = {name: value.clone() for name, value in model.state_dict().items()}

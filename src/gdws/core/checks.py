@@ -80,7 +80,7 @@ def checked_logits(model: nn.Module, images: Tensor, labels: Tensor | None = Non
     logits = run_model(model, images)
     if isinstance(logits, Tensor) and logits.is_meta:
         raise GdwsError("the model is on the meta device, where tensors have no values: expected it on cpu or cuda")
-    if not isinstance(logits, Tensor) or logits.ndim != 2 or len(logits) != len(images):
+    if not isinstance(logits, Tensor) or logits.ndim != 2 or len(logits) != len(images) or logits.shape[1] == 0:
         shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
         raise GdwsError(f"the model returned {shape} for {len(images)} images: expected logits ({len(images)}, classes)")
     values = logits.detach()

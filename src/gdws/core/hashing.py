@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import hashlib
+import math
 import sys
 import types
 from collections.abc import Iterable, Iterator, Mapping
@@ -98,7 +99,9 @@ def _answers(model: nn.Module, image_shape: tuple[int, ...]) -> list[int] | str:
                 once, again = (probe(noise.to(*placement(probe))).double().cpu().flatten() for _ in range(2))
         except Exception:  # whoever runs it next says what is wrong
             continue
-        largest = float(once.abs().max())
+        largest = float(once.abs().max()) if len(once) else 0.0
+        if not math.isfinite(largest):
+            return "not finite"
         if not torch.allclose(once, again, rtol=0, atol=largest / STEPS):
             return "random"
         return [round(STEPS * value / largest) if largest else 0 for value in once.tolist()]
