@@ -2,7 +2,6 @@
 
 import resource
 import signal
-import sys
 
 import pytest
 import torch
@@ -98,9 +97,8 @@ def make():
 @pytest.mark.parametrize(
     "edit", [("0.5", "0.4"), ("0.25", "0.3"), ("tensor(1.0)", "tensor(2.0)"), ("zeros", "ones"), ("* self", "+ self")]
 )
-def test_an_edited_file_is_another_network(images, collected, tmp_path, monkeypatch, edit):
+def test_an_edited_file_is_another_network(images, collected, tmp_path, edit):
     """Bug: after an edit of MEAN the same command planned with the other network's statistics."""
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # by which edits within a second are not seen
     file = tmp_path / "net.py"
     found = []
     for text in (FILE, FILE.replace(*edit)):

@@ -1,6 +1,7 @@
 """The first hour with a network of one's own: a folder made from FILE.py:FACTORY, and what a file may do wrong."""
 
 import json
+import os
 import sys
 
 import numpy as np
@@ -293,3 +294,13 @@ def test_numbers_out_of_range_are_told(run, words, sentence):
     assert status == 2, text
     assert sentence in text
     assert "Traceback" not in text
+
+
+def test_an_edit_within_a_second_is_seen(tmp_path, monkeypatch):
+    """Bug: Python's cache of compiled files goes by their size and whole seconds, and the code before the edit was run."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    file, code = tmp_path / "net.py", "from torch import nn\n\ndef make():\n    return nn.Sequential(nn.Conv2d(3, 4, 3))\n"
+    for outputs in (4, 5):
+        file.write_text(code.replace("4", str(outputs)))
+        os.utime(file, (1e9, 1e9))
+        assert gdws.models.resolve(f"{file}:make")[0].out_channels == outputs

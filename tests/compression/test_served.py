@@ -221,6 +221,36 @@ def test_a_model_can_be_served_meanwhile(images, training):
     assert [module.training for module in model.modules()] == flags
 
 
+class Remembering(nn.Module):
+    """Keeps what its last pass gave, a tensor with a graph of gradients, under names that come and go."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers, self.passes = network(), 0
+
+    def forward(self, x):
+        self.passes += 1
+        vars(self).pop(f"seen{self.passes - 2}", None)
+        seen = self.layers(x)
+        setattr(self, f"seen{self.passes}", seen)
+        return seen
+
+
+def test_a_model_that_remembers_its_passes_can_be_served_meanwhile(images):
+    model, done = Remembering().eval(), threading.Event()
+
+    def work(index):
+        try:
+            while index and not done.is_set():
+                model(images[:1])
+            return [] if index else [gdws.network_cost(model, images).macs for _ in range(50)]
+        finally:
+            done.set()
+
+    found, _ = in_threads(2, work)
+    assert set(found) == {gdws.network_cost(network(), images).macs}
+
+
 def test_precision_is_what_it_was_after_threads_that_overlap():
     """Bug: the flags are PyTorch's, for all threads: the first to leave allowed TF32 to the others."""
     from gdws.core.execution import full_precision

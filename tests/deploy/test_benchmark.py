@@ -6,6 +6,7 @@ from scipy.stats import binom
 from torch import nn
 
 from gdws.deploy.benchmark import PAPER, bench, interval, unsteady
+from gdws.deploy.engines import Compiled
 from gdws.errors import GdwsError
 
 
@@ -35,6 +36,12 @@ def test_modules_and_other_callables_run_in_turns():
     assert PAPER == (5_000, 10_000)
     with pytest.raises(GdwsError, match="repeats 0"):
         bench({"a": run}, torch.zeros(1, 3, 2, 2), repeats=0)
+
+
+def test_a_compiled_module_without_a_length_is_timed():
+    """Bug: gdws bench --engine compile ended in a TypeError for every network that is no nn.Sequential."""
+    compiled = Compiled("compile", "float32", 1, torch.compile(nn.Conv2d(3, 4, 3), backend="eager"))
+    assert bench({"a": compiled}, torch.zeros(1, 3, 8, 8), warmup=0, repeats=1)["a"].fps > 0
 
 
 @pytest.mark.parametrize("count", [20, 51, 200, 1001])

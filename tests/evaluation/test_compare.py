@@ -361,9 +361,8 @@ def make():
 
 
 @pytest.mark.parametrize("edit", [("MEAN = 0.5", "MEAN = 0.4"), ("0.25", "0.3"), (".relu()", ".tanh()")])
-def test_an_evaluation_is_not_continued_with_another_function_of_the_same_weights(tmp_path, monkeypatch, edit):
+def test_an_evaluation_is_not_continued_with_another_function_of_the_same_weights(tmp_path, edit):
     """Bug: networks were known by their weights, and one of 40 % went on as one of 100 %."""
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # by which edits within a second are not seen
     file, log = tmp_path / "net.py", tmp_path / "run.jsonl"
     file.write_text(NORMALIZING)
     batches = [(torch.rand(4, 3, 8, 8), torch.arange(4)), (torch.rand(4, 3, 8, 8), torch.arange(4))]

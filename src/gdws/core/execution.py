@@ -12,6 +12,8 @@ from torch import Tensor, nn
 
 from gdws.errors import GdwsError, first_line
 
+ATTEMPTS = 10
+"""At copying a model that is in use."""
 MOST_THREADS = 1024
 """More than any machine has cores for; so many that there is no memory for their stacks end the process."""
 LARGEST_TEMPORARY = 2**22
@@ -87,15 +89,22 @@ def own_copy(model: nn.Module, dtype: torch.dtype | None = None) -> nn.Module:
 
 
 def _copied(model: nn.Module, own: Callable[[Tensor], Tensor]) -> nn.Module:
-    # PyTorch copies only tensors that are leaves of the graph of gradients; a network may keep others, such as weights that it
-    # computes from parameters, or what its last pass gave.
-    held = [each for m in model.modules() for each in (*m._parameters.values(), *m._buffers.values(), *vars(m).values())]
-    try:
-        return copy.deepcopy(model, {id(value): own(value) for value in held if isinstance(value, Tensor)})
-    except Exception as error:
-        raise GdwsError(
-            f"the model {type(model).__name__} cannot be copied ({first_line(error)}): expected one that copy.deepcopy copies"
-        ) from error
+    failed: Exception | None = None
+    for _ in range(ATTEMPTS):
+        # PyTorch copies only tensors that are leaves of the graph of gradients; a network may keep others, such as weights that
+        # it computes from parameters, or what its last pass gave.
+        parts = [part for module in model.modules() for part in (module._parameters, module._buffers, vars(module))]
+        held = [value for part in parts for value in list(part.values()) if isinstance(value, Tensor)]
+        try:
+            return copy.deepcopy(model, {id(value): own(value) for value in held})
+        except RuntimeError as error:  # another thread's pass may have put something else there meanwhile
+            failed = error
+        except Exception as error:
+            failed = error
+            break
+    assert failed is not None
+    kind, why = type(model).__name__, first_line(failed)
+    raise GdwsError(f"the model {kind} cannot be copied ({why}): expected one that copy.deepcopy copies") from failed
 
 
 def placement(model: nn.Module) -> tuple[torch.device, torch.dtype]:

@@ -68,7 +68,8 @@ def bench(
     """
     if repeats < 1 or warmup < 0:
         raise GdwsError(f"warmup is {warmup} and repeats {repeats}: expected at least 0 and 1")
-    models = {name: getattr(model, "on_device", None) or model for name, model in models.items()}
+    on_device = {name: inside for name, model in models.items() if (inside := getattr(model, "on_device", None)) is not None}
+    models = {**models, **on_device}  # a module without a length is no truth value
     inputs = {name: example.to(*placement(m)) if isinstance(m, nn.Module) else example for name, m in models.items()}
     times: dict[str, list[float]] = {name: [] for name in models}
     square, steady = torch.rand(128, 128), []

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from importlib import resources
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import Any
 
@@ -182,13 +183,14 @@ def _from_file(path: Path, factory: str) -> nn.Module:
     if not os.path.isfile(path):
         raise GdwsError(f"there is no file {path}: expected Python code with a function {factory}()")
     name = f"gdws_file_{path.stem}"  # one that hides no other module
-    specification = importlib.util.spec_from_file_location(name, path)
+    loader = SourceFileLoader(name, str(path))
+    specification = importlib.util.spec_from_loader(name, loader)
     assert specification is not None
-    assert specification.loader is not None
     module = sys.modules[name] = importlib.util.module_from_spec(specification)  # where dataclasses look for it
     sys.path.insert(0, str(path.parent.resolve()))
     try:
-        specification.loader.exec_module(module)
+        # As it stands there: Python's own cache does not see an edit within the second of the last one.
+        exec(loader.source_to_code(loader.get_data(str(path)), str(path)), vars(module))
         build = getattr(module, factory, None)
         model = build() if callable(build) else None
     except GdwsError:
