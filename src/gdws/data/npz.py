@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import os
 import zipfile
 
@@ -39,10 +40,10 @@ def _arrays(file: io.BufferedIOBase, name: str, split: str, needed: bool) -> tup
     size = file.seek(0, os.SEEK_END)
     try:
         with zipfile.ZipFile(file) as archive:  # np.load would also take a single array
-            sizes = {member.filename: member.file_size for member in archive.infolist()}
-        prefix = "" if "images.npy" in sizes else f"{split}_"
-        wanted = [f"{prefix}images", *([f"{prefix}labels"] if needed or f"{prefix}labels.npy" in sizes else [])]
-        check_bytes(name, sum(sizes.get(f"{part}.npy", 0) for part in wanted), size)
+            names = archive.namelist()
+            prefix = "" if "images.npy" in names else f"{split}_"
+            wanted = [f"{prefix}images", *([f"{prefix}labels"] if needed or f"{prefix}labels.npy" in names else [])]
+            check_bytes(name, sum(_unpacked(archive, f"{part}.npy") for part in wanted), size)
         file.seek(0)
         with np.load(file, allow_pickle=False) as arrays:
             found = [arrays[part] for part in wanted]
@@ -53,3 +54,17 @@ def _arrays(file: io.BufferedIOBase, name: str, split: str, needed: bool) -> tup
             f"{name} is not an .npz file with arrays `images` and `labels`, or `{split}_images` and `{split}_labels`: {error}"
         ) from None
     return found[0], found[1] if len(found) > 1 else None
+
+
+def _unpacked(archive: zipfile.ZipFile, name: str) -> int:
+    """Bytes that a member unpacks to, which must be those of its array: NumPy asks for as much memory as the array claims."""
+    size = archive.getinfo(name).file_size
+    with archive.open(name) as member:
+        version = np.lib.format.read_magic(member)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, kind = read(member)
+        if kind.hasobject:
+            raise ValueError(f"{name} holds objects")
+        if math.prod(shape) * kind.itemsize != size - member.tell():
+            raise ValueError(f"{name} claims an array of shape {shape} and has {size:,} bytes")
+    return size

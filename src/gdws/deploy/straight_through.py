@@ -54,9 +54,9 @@ class StraightThrough(nn.Module):
         self._input, self._output = graph.input[0].name, graph.output[0].name
         self._shape = [size.dim_value or None for size in graph.input[0].type.tensor_type.shape.dim]
         self._names: dict[str, str] = {}
-        for constant in graph.initializer:
-            self._keep(constant.name, torch.from_numpy(onnx.numpy_helper.to_array(constant).copy()))
         try:
+            for constant in graph.initializer:
+                self._keep(constant.name, torch.from_numpy(onnx.numpy_helper.to_array(constant).copy()))
             self._fold()
         except Exception as error:  # operators that are given something else than their own
             raise unreadable_file(self.path, "onnx", error) from None

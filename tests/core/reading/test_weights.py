@@ -112,11 +112,24 @@ def test_a_storage_that_is_not_there_is_no_storage(tmp_path):
 
 def test_an_old_file_declares_no_more_than_it_holds(tmp_path):
     """Bug: PyTorch asked for as much memory as the file said, and only then read it."""
-    torch.save({"w": torch.zeros(4)}, tmp_path / "small.pt", _use_new_zipfile_serialization=False)
+    weight = torch.zeros(4)
+    torch.save({"w": weight, "again": weight[:2]}, tmp_path / "small.pt", _use_new_zipfile_serialization=False)
     content = (tmp_path / "small.pt").read_bytes()
     place = content.index(b"cpu") + content[content.index(b"cpu") :].index(b"K\x04")
     (tmp_path / "w.pt").write_bytes(content[:place] + b"\x8a\x05\x00\x00\x00\x00\x10" + content[place + 2 :])
     with pytest.raises(GdwsError, match=r"w.pt declares 274,877,906,944 bytes of tensors: expected at most its own \d+"):
+        read_weights(tmp_path / "w.pt")
+
+
+def test_a_tensor_reaches_no_further_than_its_storage(tmp_path):
+    """Bug: PyTorch makes the storage of an old file larger for it."""
+    torch.save({"w": torch.zeros(3, 5)}, tmp_path / "small.pt", _use_new_zipfile_serialization=False)
+    content = (tmp_path / "small.pt").read_bytes()
+    shape = content.index(b"K\x03K\x05\x86")
+    (tmp_path / "w.pt").write_bytes(content[:shape] + b"J\x00\x00\x00\x20K\x05\x86" + content[shape + 5 :])
+    with pytest.raises(
+        GdwsError, match=r"w.pt cannot be read \(a tensor of shape .536870912, 5. reaches beyond its storage of 15"
+    ):
         read_weights(tmp_path / "w.pt")
 
 

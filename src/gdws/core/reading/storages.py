@@ -1,6 +1,7 @@
 """What a torch file of the format before PyTorch 1.6 declares, read without making any of it.
 
-Such a file is a few pickles, and then the storages. torch allocates each as large as the pickle says, before it reads it.
+Such a file is a few pickles, and then the storages. torch allocates each as large as the pickle says, before it reads it, and
+makes it larger for a tensor that reaches beyond.
 """
 
 from __future__ import annotations
@@ -20,6 +21,10 @@ BYTES |= {"ComplexFloat": 8, "ComplexDouble": 16}
 """Of an element, by the beginning of the name of its storage."""
 
 
+REBUILDING = {"_rebuild_tensor", "_rebuild_tensor_v2", "_rebuild_tensor_v3", "_rebuild_qtensor"}
+"""Functions of torch that make a tensor of a storage, an offset, a shape and strides."""
+
+
 class _Nothing:
     """Stands for whatever the pickle names. It takes everything, and does nothing."""
 
@@ -36,6 +41,13 @@ class _Nothing:
         pass
 
 
+class _Storage(_Nothing):
+    """Some numbers."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+
 class _Declared(pickle.Unpickler):
     """Imports and makes nothing that the pickle names; counts the storages that it declares."""
 
@@ -44,13 +56,21 @@ class _Declared(pickle.Unpickler):
         self.bytes: dict[Any, int] = {}
 
     def find_class(self, module: str, name: str) -> Any:
-        return type(name, (_Nothing,), {})
+        return self._tensor if name in REBUILDING else type(name, (_Nothing,), {})
+
+    def _tensor(self, storage: _Storage, offset: int, size: tuple[int, ...], stride: tuple[int, ...], *_: Any) -> _Nothing:
+        reach = offset + sum((count - 1) * step for count, step in zip(size, stride, strict=True)) + 1
+        if 0 not in size and reach > storage.count:
+            raise ValueError(f"a tensor of shape {size} reaches beyond its storage of {storage.count}")
+        return _Nothing()
 
     def persistent_load(self, pid: Any) -> Any:
         kind, storage, key, *others = pid
         if kind == "storage":
             count = others[1]  # after the device
-            self.bytes[str(key)] = int(count) * BYTES.get(storage.__name__.removesuffix("Storage"), WIDEST)
+            size = int(count) * BYTES.get(storage.__name__.removesuffix("Storage"), WIDEST)
+            self.bytes[str(key)] = max(size, self.bytes.get(str(key), 0))
+            return _Storage(int(count))
         return _Nothing()
 
 
