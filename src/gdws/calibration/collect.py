@@ -26,6 +26,7 @@ from gdws.core.checks import (
     Batches,
     check_differentiable,
     check_repeatable,
+    check_seed,
     check_weights,
     checked_logits,
     unpack_batch,
@@ -69,6 +70,7 @@ def calibrate(
     >>> gdws.plan(model, statistics, gdws.Macs(0.5)).macs <= 0.5
     True
     """
+    check_seed(seed)
     model = private_copy(unwrap(model))
     check_weights(model)
     pictures, labels = gather_images(images)

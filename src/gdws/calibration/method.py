@@ -32,6 +32,12 @@ class Method:
     keep_first: bool = True
     keep_1x1: bool = True
 
+    def __post_init__(self) -> None:
+        if not (self.attack is None or self.attack == AUTO or isinstance(self.attack, PGD)):
+            raise GdwsError(f"attack is {self.attack!r}: expected a gdws.attacks.PGD, {AUTO!r} or None")
+        if isinstance(self.exclude, str):
+            raise GdwsError(f"exclude is {self.exclude!r}: expected a list of patterns, such as [{self.exclude!r}]")
+
     @property
     def settled_attack(self) -> PGD | None:
         """The attack, where it is not left to a look at the network."""

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from gdws.attacks import PGD
 from gdws.calibration.hooks import Use, backpropagate, check_scales, each_class, random_signs, record_uses
-from gdws.core.checks import Batches, check_differentiable, checked_logits, unpack_batch
+from gdws.core.checks import Batches, check_differentiable, check_seed, checked_logits, unpack_batch
 from gdws.core.execution import LARGEST_TEMPORARY, evaluating, placement, private_copy
 from gdws.core.progress import track
 from gdws.core.sites import patches
@@ -48,6 +48,7 @@ def sensitivity(
     >>> alpha["layer1.0.conv1"].shape
     torch.Size([32])
     """
+    check_seed(seed)
     model = private_copy(unwrap(model))
     device, dtype = placement(model)
     convolutions = {name: module for name, module in model.named_modules() if isinstance(module, nn.Conv2d)}
@@ -83,9 +84,9 @@ def attacked(model: nn.Module, images: Tensor, labels: Tensor | None, attack: PG
     """The images, attacked if there is an attack: against their labels, or the model's own decisions without labels."""
     if attack is None:
         return images.detach().clone()
-    if labels is None:
-        with torch.no_grad():
-            labels = checked_logits(model, images).argmax(1)
+    with torch.no_grad():
+        logits = checked_logits(model, images if labels is None else images[:1], labels)
+    labels = logits.argmax(1) if labels is None else labels
     return attack(model, images, labels.to(images.device), generator)
 
 

@@ -91,7 +91,7 @@ def _statistics_for(model: nn.Module, plan: Plan, calibration: Batches | Statist
 def _check_fits(model: nn.Module, layer: LayerPlan) -> None:
     try:
         conv = _conv(model, layer.name)
-    except AttributeError:
+    except (AttributeError, RuntimeError):
         raise GdwsError(f"the plan names a layer {layer.name!r}: expected one of the model's convolutions") from None
     if tuple(conv.weight.shape) != layer.shape or conv.groups != layer.groups:
         raise GdwsError(

@@ -13,7 +13,7 @@ from gdws.calibration.statistics import Statistics
 from gdws.compression.apply import apply
 from gdws.compression.drop import smallest_within
 from gdws.compression.fidelity import Check, CheckImages, attack_of
-from gdws.core.checks import Batches
+from gdws.core.checks import Batches, check_seed
 from gdws.core.execution import private_copy
 from gdws.core.unwrap import unwrap
 from gdws.errors import GdwsError
@@ -121,6 +121,7 @@ def _planned(
     seed: int,
     cache: Path | None,
 ) -> tuple[Plan, Statistics | None]:
+    check_seed(seed)
     settings = None if method is None else method_of(method)
     if check is not None:
         if not isinstance(images, Statistics):

@@ -67,6 +67,7 @@ def agreement(model: nn.Module, other: nn.Module, images: Tensor) -> float:
     >>> gdws.agreement(model, model, torch.rand(4, 3, 32, 32))
     100.0
     """
+    unpack_batch(images)
     refuse_calibration_images({"the first model": model, "the second model": other}, [images])
     return decided_alike(unwrap(model), unwrap(other), images)
 
@@ -76,12 +77,14 @@ def decided_alike(model: nn.Module, other: nn.Module, images: Tensor) -> float:
     return 100 * int((decisions(model, images) == decisions(other, images)).sum()) / len(images)
 
 
-def decisions(model: nn.Module, images: Tensor) -> Tensor:
-    """The class (N,) that a model gives each image, on the CPU."""
+def decisions(model: nn.Module, images: Tensor, labels: Tensor | None = None) -> Tensor:
+    """The class (N,) that a model gives each image, on the CPU. It must have a class for every label."""
     device, dtype = placement(model)
+    truths = [None] * len(images) if labels is None else labels.split(50)
     with evaluating(model), full_precision(), torch.no_grad():
         # Maps of larger batches get their memory from the system anew each time.
-        return torch.cat([checked_logits(model, part.to(device, dtype)).argmax(1).cpu() for part in images.split(50)])
+        parts = zip(images.split(50), truths, strict=False)
+        return torch.cat([checked_logits(model, part.to(device, dtype), truth).argmax(1).cpu() for part, truth in parts])
 
 
 @dataclass(frozen=True)
@@ -120,7 +123,7 @@ class Check:
     def __init__(self, model: nn.Module, check: CheckImages, attack: PGD | None, most: int = ATTACKED) -> None:
         self.source, self.labels = check.source, check.labels
         self.images = check.images
-        self.decided = decisions(model, self.images)
+        self.decided = decisions(model, self.images, self.labels)
         self.wanted = self.decided if self.labels is None else self.labels.cpu()
         self.attacked: Tensor | None = None
         if attack is not None:

@@ -116,9 +116,9 @@ def load(folder: str | os.PathLike[str], model: nn.Module | None = None) -> nn.M
     for name, structure in record["layers"].items():
         try:
             conv = loaded.get_submodule(name)
-        except AttributeError:
+        except (AttributeError, RuntimeError):  # the second of what was scripted
             conv = None
-        if not isinstance(conv, nn.Conv2d) or structure not in STRUCTURES:
+        if not isinstance(conv, nn.Conv2d) or not conv.weight.is_floating_point() or structure not in STRUCTURES:
             raise GdwsError(f"{folder} has a {structure} layer {name!r}: expected a convolution of the given model")
         own = {key.removeprefix(f"{name}."): value for key, value in tensors.items() if key.startswith(f"{name}.")}
         replace_modules(loaded, {conv: STRUCTURES[structure].build_like(conv, own)})

@@ -31,6 +31,12 @@ def is_count(value: object, least: int = 0) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
 
 
+def check_seed(seed: object) -> None:
+    """Refuse what random generators do not take, or only some of them."""
+    if not isinstance(seed, Integral) or not is_count(seed) or int(seed) >= 2**63:
+        raise GdwsError(f"the seed is {seed!s:.40}: expected a whole number from 0 to 2**63 - 1")
+
+
 def unpack_batch(batch: Tensor | tuple[Tensor, Tensor] | list[Tensor]) -> tuple[Tensor, Tensor | None]:
     """(images, labels or None) of a batch as a DataLoader gives it, with the images checked."""
     if isinstance(batch, Tensor):
@@ -52,8 +58,9 @@ def unpack_batch(batch: Tensor | tuple[Tensor, Tensor] | list[Tensor]) -> tuple[
 
 def classes(labels: Tensor, count: int) -> Tensor:
     """So many labels as int64, whatever integers they are given in."""
-    if labels.shape != (count,) or labels.dtype not in INTEGERS or labels.is_meta:
-        raise GdwsError(f"labels are {labels.dtype} {tuple(labels.shape)}: expected {count} integers, one for each image")
+    if labels.shape != (count,) or labels.dtype not in INTEGERS or labels.is_meta or labels.layout != torch.strided:
+        kind = labels.dtype if labels.layout == torch.strided else f"{labels.layout} {labels.dtype}"
+        raise GdwsError(f"labels are {kind} {tuple(labels.shape)}: expected {count} integers, one for each image")
     whole = labels.long()  # of uint64 the largest become negative
     if count and int(whole.min()) < 0:
         raise GdwsError(f"labels hold {int(whole.min())}: expected classes, which count from 0")
@@ -116,7 +123,7 @@ def check_differentiable(model: nn.Module, image: Tensor) -> None:
     measured through it."""
     x = image.detach().clone().requires_grad_(True)
     with torch.enable_grad():
-        logits = run_model(model, x)
+        logits = checked_logits(model, x)
         gradient = torch.autograd.grad(logits.sum(), x, allow_unused=True)[0] if logits.requires_grad else None
     if gradient is None:
         raise GdwsError(

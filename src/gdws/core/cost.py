@@ -16,6 +16,7 @@ from gdws.core.checks import run_model
 from gdws.core.execution import evaluating, placement, private_copy
 from gdws.core.sites import Site
 from gdws.core.unwrap import unwrap
+from gdws.errors import GdwsError
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ def network_cost(model: nn.Module, example: Tensor) -> Cost:
     """Count the multiply-adds and parameters of a whole network.
 
     model    takes images (B, C, H, W). It is left as it was found.
-    example  images (B, C, H, W) of the size in question; the first of them is used.
+    example  images (B, C, H, W) of the size in question. Only their shape is used.
 
     Returns Cost, with fields macs (for one image), parameters and size_mb (parameters x 4 / 2^20, of weights only the non-zero
     ones). torch.utils.flop_counter counts, two flops a multiply-add. This is not a time: gdws.bench measures.
@@ -46,9 +47,12 @@ def network_cost(model: nn.Module, example: Tensor) -> Cost:
     >>> cost.macs, cost.parameters
     (124617984, 991658)
     """
+    if example.ndim != 4 or 0 in example.shape:
+        raise GdwsError(f"the example is {tuple(example.shape)}: expected images (B, C, H, W)")
     model = private_copy(unwrap(model))
+    device, dtype = placement(model)
     with evaluating(model), torch.no_grad(), FlopCounterMode(display=False) as counter:
-        run_model(model, example[:1].to(*placement(model)))
+        run_model(model, torch.zeros(1, *example.shape[1:], device=device, dtype=dtype))
     parameters = list(model.parameters())
     # Norms and biases that happen to be zero are still stored; pruned weights are not.
     stored = sum(int(p.count_nonzero()) if p.ndim > 1 else p.numel() for p in parameters)

@@ -224,7 +224,7 @@ def _of_library(module: str) -> bool:
 
 
 def _name_of(code: Any) -> tuple[str, str]:
-    return str(code.__module__), str(code.__qualname__)
+    return str(getattr(code, "__module__", "")), str(code.__qualname__)  # a class that type() makes may have no module
 
 
 def _code(code: types.CodeType) -> Iterator[str | bytes]:

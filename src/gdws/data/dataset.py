@@ -10,7 +10,7 @@ from typing import Any, Protocol, Self
 import torch
 from torch import Tensor
 
-from gdws.core.checks import classes, unpack_batch
+from gdws.core.checks import check_seed, classes, is_count, unpack_batch
 from gdws.errors import GdwsError
 
 
@@ -44,7 +44,7 @@ class Dataset:
     """
 
     def __init__(self, name: str, images: Tensor | Stored, labels: Tensor | None, batch_size: int = 100) -> None:
-        if len(images) == 0:
+        if (isinstance(images, Tensor) and images.ndim == 0) or len(images) == 0:
             raise GdwsError(f"{name} holds no images: expected at least one")
         if isinstance(images, Tensor) and (images.dtype != torch.uint8 or images.ndim != 4):
             raise GdwsError(f"the images of {name} are {images.dtype} {tuple(images.shape)}: expected uint8 (N, 3, H, W)")
@@ -107,9 +107,9 @@ class Dataset:
 
         Returns another Dataset. Raises GdwsError when a number is below 1.
         """
-        if count is not None and count < 1:
+        if count is not None and not is_count(count, 1):
             raise GdwsError(f"{count} images of {self.name} were asked for: expected at least 1")
-        if batch_size is not None and batch_size < 1:
+        if batch_size is not None and not is_count(batch_size, 1):
             raise GdwsError(f"batches of {batch_size} images were asked for: expected at least 1")
         part = self.select(slice(count))
         return Dataset(part.name, part._source, part._labels, batch_size or self.batch_size)
@@ -127,6 +127,7 @@ class Dataset:
 
         Returns two Datasets, (rest, held), both in their old order. Raises GdwsError when count is below 1, or all images.
         """
+        check_seed(seed)
         if not 1 <= count < len(self):
             raise GdwsError(
                 f"{count} of the {len(self)} images of {self.name} were to be held apart: expected at least 1, not all"

@@ -163,7 +163,7 @@ def verify(path: Path | str, model: nn.Module, images: Tensor, *, tolerance: flo
             difference = max(difference, _largest(given - wanted))
             best = wanted.topk(2).values if wanted.shape[1] > 1 else wanted[:, :1] + torch.tensor([TIE, 0])
             changed += int(((given.argmax(1) != wanted.argmax(1)) & (best[:, 0] - best[:, 1] > TIE)).sum())
-    if tolerance is not None and (difference > tolerance or changed):
+    if tolerance is not None and (not difference <= tolerance or changed):
         raise GdwsError(
             f"{path} differs from its model by {difference:.2g} in a logit and in {changed} of {len(images)} decisions: "
             f"expected at most {tolerance:g} and 0"

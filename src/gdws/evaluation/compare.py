@@ -30,6 +30,7 @@ from gdws.core.checks import (
     REPEATABLE,
     Batches,
     check_differentiable,
+    check_seed,
     checked_logits,
     spread_when_asked_again,
     unpack_batch,
@@ -97,6 +98,7 @@ def compare(
     >>> 0 <= found.paired_change("fast", "natural").p_value <= 1
     True
     """
+    check_seed(seed)
     deployed = deployed or {}
     networks = {name: at_least_float32(unwrap(model)) for name, model in networks.items()}
     labels_of = {str(attack): attack for attack in attacks}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
@@ -55,6 +56,10 @@ class Budget:
     is_searched: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
+        if not -sys.float_info.max <= self.value <= sys.float_info.max and isinstance(self.value, int):
+            raise GdwsError(
+                f"{type(self).__name__} got an integer of {self.value.bit_length()} bits: expected a smaller number"
+            )
         self._check()
 
     def _check(self) -> None:

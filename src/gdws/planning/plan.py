@@ -10,6 +10,7 @@ from typing import Any, Literal
 from torch import nn
 
 from gdws.attacks import PGD
+from gdws.core.checks import is_count
 from gdws.core.reading.schema import Count, Size, build, parse
 from gdws.core.significance import PairedChange, clopper_pearson
 from gdws.core.unwrap import innermost
@@ -60,6 +61,9 @@ class LayerPlan:
     dense_seconds: float | None = None
 
     def __post_init__(self) -> None:
+        sizes, counts = (*self.shape, self.groups), (self.positions, self.macs, self.parameters, *self.ranks)
+        if len(sizes) != 5 or not all(is_count(size, 1) for size in sizes) or not all(map(is_count, counts)):
+            raise GdwsError(f"the layer {self.name} has shape {self.shape}, counts {counts[:4]}: expected whole numbers")
         if self.shape[0] % self.groups:
             raise GdwsError(
                 f"the layer {self.name} has shape {self.shape}, groups {self.groups}: expected groups that divide it"

@@ -18,6 +18,7 @@ pointwise stages run as one grouped convolution; the total is then what both alg
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass, replace
 
 import torch
@@ -92,8 +93,8 @@ class Spectrum:
 
     def kernels_for(self, beta: float) -> int:
         """LEGO's answer: the least q (kernels in each group) whose error is at most beta."""
-        if not beta >= 0:
-            raise GdwsError(f"beta is {beta}: expected a number >= 0 (it bounds the squared error)")
+        if not 0 <= beta <= sys.float_info.max and beta != math.inf:
+            raise GdwsError(f"beta is {beta!s:.40}: expected a number >= 0 (it bounds the squared error)")
         # The slack makes LEGO the inverse of MEGO when beta is an error that another summation order rounded.
         bound = times_two_to(torch.tensor(beta, dtype=torch.float64), -self.exponent).to(self.scaled.device)
         return int((self.scaled <= bound * (1 + 1e-12)).int().argmax())
@@ -250,8 +251,9 @@ def _spectrum(triplets: Triplets, alpha: Tensor | None, groups: int) -> Spectrum
     _, energy, _, _, exponent = triplets
     scale = 0
     if alpha is not None:
-        if alpha.shape != (len(energy),) or not bool((alpha >= 0).all()) or not bool(alpha.isfinite().all()):
-            raise GdwsError(f"alpha has shape {tuple(alpha.shape)}: expected ({len(energy)},) finite numbers >= 0")
+        real = not alpha.is_complex() and not alpha.is_meta and alpha.layout == torch.strided
+        if not real or alpha.shape != (len(energy),) or not bool((alpha >= 0).all()) or not bool(alpha.isfinite().all()):
+            raise GdwsError(f"alpha is {alpha.dtype} {tuple(alpha.shape)}: expected ({len(energy)},) finite numbers >= 0")
         scale = exponent_of(alpha.double())
         energy = energy * times_two_to(alpha.to(energy), -scale)[:, None]
     spectrum = replace(rank_kernels(energy, groups), exponent=2 * exponent + scale)
@@ -262,17 +264,23 @@ def _spectrum(triplets: Triplets, alpha: Tensor | None, groups: int) -> Spectrum
 
 def channel_blocks(weight: Tensor, groups: int = 1) -> tuple[Tensor, tuple[int, int]]:
     """The matrices W_c as one float64 tensor (C, M / groups, kh * kw), and (kh, kw)."""
-    if weight.ndim != 4 or not weight.is_floating_point() or 0 in weight.shape:
+    if weight.ndim != 4 or not _holds_floats(weight) or 0 in weight.shape:
         raise GdwsError(f"weight is {weight.dtype} {tuple(weight.shape)}: expected floats (out, in, kh, kw)")
-    if len(weight) % groups:
-        raise GdwsError(f"weight has {len(weight)} outputs: expected a multiple of groups = {groups}")
+    if groups < 1 or len(weight) % groups:
+        raise GdwsError(f"weight has {len(weight)} outputs: expected a multiple of groups = {groups}, at least 1")
     if not bool(weight.isfinite().all()):
         raise GdwsError("weight holds NaN or infinite values: expected finite numbers")
     outputs, inputs, kh, kw = weight.shape
-    blocks = weight.detach().double().view(groups, outputs // groups, inputs, kh * kw)
+    blocks = weight.detach().double().reshape(groups, outputs // groups, inputs, kh * kw)
     # Stored tap by tap, so that the products over outputs run along memory.
     stored = blocks.permute(0, 2, 3, 1).reshape(groups * inputs, kh * kw, outputs // groups)
     return stored.mT, (kh, kw)
+
+
+def _holds_floats(weight: Tensor) -> bool:
+    """Whether these are numbers to compute with, in memory."""
+    kinds = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+    return weight.dtype in kinds and weight.layout == torch.strided and not weight.is_meta
 
 
 def channel_svd(blocks: Tensor, tolerance: float) -> tuple[Tensor, Tensor, Tensor]:

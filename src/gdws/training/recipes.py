@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from gdws.attacks import MSD, PGD
-from gdws.core.checks import is_count
+from gdws.core.checks import check_seed, is_count
 from gdws.errors import GdwsError
 from gdws.training.objectives import Objective, Robust, Trades
 from gdws.training.schedules import SCHEDULES
@@ -69,6 +69,7 @@ class Recipe:
         for name, choices in known.items():
             if getattr(self, name) not in choices:
                 raise GdwsError(f"{name} is {getattr(self, name)!r}: expected one of {', '.join(choices)}")
+        check_seed(self.seed)
         counts = all(is_count(number, 1) for number in (self.epochs, self.batch, self.held))
         if not counts or not 0 < self.rate < math.inf or not 0 <= self.weight_decay < math.inf:
             raise GdwsError(
