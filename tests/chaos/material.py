@@ -117,9 +117,16 @@ def _plans(root: Path) -> None:
         "calibrated": gdws.plan(tiny.net(), [images()], gdws.Macs(0.5), METHOD),
     }
     measured = Measured(
-        device="a CPU", engine="onnxruntime", precision="float32", threads=1, batch=1, dense_engine="openvino",
-        dense_seconds=0.01, predicted=0.5, latency=0.6,
-    )  # fmt: skip
+        device="a CPU",
+        engine="onnxruntime",
+        precision="float32",
+        threads=1,
+        batch=1,
+        dense_engine="openvino",
+        dense_seconds=0.01,
+        predicted=0.5,
+        latency=0.6,
+    )
     fidelity = Fidelity(
         source=HELD_OUT, images=100, agreed=98, change=PairedChange(90, 3, 2, 5), attacked=50, attacked_agreed=40
     )
