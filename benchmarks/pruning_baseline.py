@@ -45,7 +45,7 @@ from torch.nn import functional as F
 
 from gdws import data, models
 from gdws.attacks import PGD
-from gdws.core.cost import dense_macs, network_cost
+from gdws.planning.cost import dense_macs, network_cost
 from gdws.core.execution import evaluating, full_precision, placement
 from gdws.core.files import new_folder, write_atomically
 from gdws.core.reading.weights import load_weights, read_weights

@@ -14,7 +14,7 @@ import pytest
 
 import gdws
 from gdws.calibration.statistics import LayerStatistics
-from gdws.core.cost import Cost
+from gdws.planning.cost import Cost
 from gdws.core.significance import PairedChange
 from gdws.deploy.benchmark import Timing
 from gdws.deploy.engines import Compiled

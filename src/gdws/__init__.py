@@ -10,7 +10,6 @@ from gdws.compression.compress import compress, plan
 from gdws.compression.fidelity import agreement
 from gdws.compression.report import report
 from gdws.compression.storage import load, save
-from gdws.core.cost import network_cost
 from gdws.core.version import __version__
 from gdws.deploy.benchmark import bench
 from gdws.deploy.engines import compile
@@ -22,6 +21,7 @@ from gdws.evaluation.compare import compare
 from gdws.evaluation.red_flags import red_flags
 from gdws.models import zoo
 from gdws.planning.budgets import Beta, Drop, Latency, Macs, Params, Speedup
+from gdws.planning.cost import network_cost
 from gdws.planning.latency.target import Target
 from gdws.planning.plan import Plan, plan_of
 from gdws.structures import layers as nn

@@ -21,7 +21,7 @@ import gdws
 from chaos import tiny
 from gdws.attacks import PGD
 from gdws.calibration.collect import find, replaceable
-from gdws.core.checks import run_model
+from gdws.core.inputs import call_model
 from gdws.core.significance import PairedChange
 from gdws.data import Dataset
 from gdws.planning.latency.measure import measure_latencies
@@ -68,7 +68,7 @@ def logits(model: nn.Module) -> torch.Tensor:
     """What a network decides; GdwsError where it cannot run."""
     floats = [parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()]
     with torch.no_grad():
-        return run_model(model, images()[:4].to(floats[0] if floats else torch.float32))
+        return call_model(model, images()[:4].to(floats[0] if floats else torch.float32))
 
 
 def make(root: Path) -> None:

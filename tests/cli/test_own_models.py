@@ -214,7 +214,7 @@ def test_a_network_that_cannot_be_exported_is_saved_and_says_so(run, project):
             "from torch import nn\nclass Two(nn.Module):\n"
             "    def __init__(self):\n        super().__init__()\n        self.conv = nn.Conv2d(3, 8, 3)\n"
             "    def forward(self, x, mask):\n        return self.conv(x).mean((2, 3))\nmake = Two",
-            "the model Two cannot be called with images alone (",
+            "the model Two cannot be called with one tensor (",
         ),
         (
             "from torch import nn\ndef make():\n    return nn.Sequential(nn.Conv2d(3, 8, 3), nn.Flatten(), nn.Linear(288, 10))",

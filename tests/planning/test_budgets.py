@@ -5,8 +5,8 @@ import math
 import pytest
 
 import gdws
-from gdws.core import cost
 from gdws.errors import GdwsError
+from gdws.planning import cost
 from gdws.planning.budgets import KINDS, Budget
 
 

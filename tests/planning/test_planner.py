@@ -5,8 +5,8 @@ import itertools
 import pytest
 
 import gdws
-from gdws.core import cost
 from gdws.errors import GdwsError
+from gdws.planning import cost
 from gdws.planning.latency import search
 from gdws.planning.latency.measure import measure_latencies
 from gdws.planning.latency.target import Target

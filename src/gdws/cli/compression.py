@@ -42,7 +42,6 @@ from gdws.compression import storage
 from gdws.compression.compress import compress as compress_model
 from gdws.compression.fidelity import CheckImages
 from gdws.compression.report import report
-from gdws.core.cost import network_cost
 from gdws.core.files import check_folder
 from gdws.core.progress import shown
 from gdws.core.significance import images_to_bound
@@ -51,6 +50,7 @@ from gdws.core.unwrap import unwrap
 from gdws.errors import GdwsError
 from gdws.models.names import base_of, is_folder
 from gdws.planning.budgets import KINDS, Budget, Macs
+from gdws.planning.cost import network_cost
 from gdws.planning.latency.target import Target
 from gdws.planning.plan import HELD_OUT, TRAINING, plan_of
 from gdws.structures import FAMILIES, STRUCTURES

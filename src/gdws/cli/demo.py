@@ -15,7 +15,6 @@ from gdws.calibration.collect import calibrate
 from gdws.calibration.method import Calibrated
 from gdws.compression.apply import apply
 from gdws.compression.compress import plan
-from gdws.core.cost import network_cost
 from gdws.core.progress import track
 from gdws.core.significance import paired_change
 from gdws.data import Dataset
@@ -26,6 +25,7 @@ from gdws.evaluation.accuracy import evaluate
 from gdws.evaluation.comparison import interval, percent
 from gdws.models import embedded
 from gdws.planning.budgets import Macs, Speedup
+from gdws.planning.cost import network_cost
 from gdws.planning.latency.target import Target
 
 VARIANTS = (("paper", 0.75), ("paper", 0.5), ("calibrated", 0.5), ("calibrated", 0.3))

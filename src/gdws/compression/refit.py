@@ -24,8 +24,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from gdws.core.checks import run_model
 from gdws.core.execution import LARGEST_TEMPORARY, full_precision, placement, private_copy
+from gdws.core.inputs import call_model
 from gdws.core.progress import track
 from gdws.core.sites import find_convolutions, replace_modules
 from gdws.structures.layers import FactoredConv2d
@@ -115,7 +115,7 @@ def refit(
     replace_modules(shell, {pair.conv: pair for pair in pairs})
     with full_precision(), torch.no_grad(), closing(steps):
         for _ in range(2 if shared_by_calls else 1):
-            run_model(shell, torch.cat([both, both]))
+            call_model(shell, torch.cat([both, both]))
             for pair in pairs:
                 pair.fitting = pair.uses == 1
 

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 from gdws.compression.fidelity import Check, CheckImages, attack_of, refuse_calibration_images
 from gdws.core.checks import Batches, unpack_batch
-from gdws.core.cost import Cost, network_cost
 from gdws.core.execution import evaluating, placement
 from gdws.deploy.benchmark import bench
 from gdws.deploy.engines import compile
 from gdws.errors import GdwsError
+from gdws.planning.cost import Cost, network_cost
 from gdws.planning.latency.target import device_name
 from gdws.planning.plan import Fidelity, Plan, plan_of
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from numbers import Integral
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from gdws.core.inputs import call_model
 from gdws.core.reading.weights import dense
-from gdws.errors import GdwsError, first_line
+from gdws.errors import GdwsError
 
 REPEATABLE, ASKED = 1e-3, 8
 """Share of the largest logit that answers may differ by when a model is asked again; and images that it is asked about, since
@@ -67,24 +67,9 @@ def classes(labels: Tensor, count: int) -> Tensor:
     return whole
 
 
-def run_model(model: nn.Module, images: Tensor) -> Any:
-    """model(images). Whatever it raises becomes one sentence: most of it comes of images of another size."""
-    try:
-        return model(images)
-    except GdwsError:
-        raise
-    except TypeError as error:
-        raise GdwsError(
-            f"the model {type(model).__name__} cannot be called with images alone ({first_line(error)}): "
-            "expected a network with one input (B, C, H, W)"
-        ) from error
-    except Exception as error:
-        raise GdwsError(f"the model cannot run on images of shape {tuple(images.shape[1:])}: {first_line(error)}") from error
-
-
 def checked_logits(model: nn.Module, images: Tensor, labels: Tensor | None = None) -> Tensor:
     """model(images), which must be finite logits with a class for every label."""
-    logits = run_model(model, images)
+    logits = call_model(model, images)
     if isinstance(logits, Tensor) and logits.is_meta:
         raise GdwsError("the model is on the meta device, where tensors have no values: expected it on cpu or cuda")
     if not isinstance(logits, Tensor) or logits.ndim != 2 or len(logits) != len(images) or logits.shape[1] == 0:

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gdws.core.checks import run_model
 from gdws.core.execution import evaluating
+from gdws.core.inputs import call_model
 from gdws.errors import GdwsError
 
 HOOKS = (
@@ -70,7 +70,7 @@ def find_convolutions(
     handles = [module.register_forward_hook(count, prepend=True, with_kwargs=True) for module in names]
     try:
         with evaluating(model), torch.no_grad():
-            run_model(model, example[:1])
+            call_model(model, example[:1])
     finally:
         for handle in handles:
             handle.remove()

@@ -16,9 +16,10 @@ import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
-from gdws.core.checks import is_count, run_model, unpack_batch
+from gdws.core.checks import is_count, unpack_batch
 from gdws.core.execution import MOST_THREADS, evaluating, own_copy, placement
 from gdws.core.files import scratch_folder
+from gdws.core.inputs import call_model
 from gdws.core.unwrap import unwrap
 from gdws.deploy.autotune import autotune, torch_compile
 from gdws.deploy.benchmark import bench
@@ -166,7 +167,7 @@ def compile(
     network = unwrap(model) if isinstance(model, nn.Module) else Path(model)
     if isinstance(network, nn.Module):
         with evaluating(network), torch.no_grad():
-            run_model(network, example.to(*placement(network)))
+            call_model(network, example.to(*placement(network)))
     is_int8_file = isinstance(network, Path) and is_quantized(network)
     to_precision = "float32" if is_int8_file else precision
     if to_precision == "int8" and calibration is None:

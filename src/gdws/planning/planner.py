@@ -16,13 +16,13 @@ from gdws.calibration.method import Calibrated, Method, Paper, Uniform
 from gdws.calibration.robustness import settle_attack
 from gdws.calibration.sensitivity import sensitivity
 from gdws.calibration.statistics import Statistics
-from gdws.core import cost
 from gdws.core.checks import ASKED, Batches, check_differentiable, check_repeatable, check_weights
 from gdws.core.execution import evaluating, placement
 from gdws.core.hashing import image_hashes
 from gdws.core.sites import Site
 from gdws.core.version import __version__
 from gdws.errors import GdwsError
+from gdws.planning import cost
 from gdws.planning.budgets import Beta, Budget, Latency, Speedup
 from gdws.planning.choose import Choice, choose_calibrated, choose_lego, choose_uniform
 from gdws.planning.latency.measure import measure_latencies

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gdws
-from gdws.core import cost
 from gdws.deploy.benchmark import Timing
 from gdws.deploy.engines import Engine
 from gdws.errors import GdwsError
+from gdws.planning import cost
 from gdws.planning.latency import search
 from gdws.planning.latency.search import Correction, closest_within, search_plans
 from gdws.planning.latency.table import Latencies, LatencyTable

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from gdws.calibration.statistics import Statistics
-from gdws.core import cost
 from gdws.core.sites import Site, replace_modules
+from gdws.planning import cost
 from gdws.planning.choose import Choice
 from gdws.planning.latency.table import Latencies
 from gdws.structures.base import Structure

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from gdws.core.checks import run_model
 from gdws.core.execution import evaluating, placement, private_copy
+from gdws.core.inputs import call_model
 from gdws.core.sites import Site
 from gdws.core.unwrap import unwrap
 from gdws.errors import GdwsError
@@ -52,7 +52,7 @@ def network_cost(model: nn.Module, example: Tensor) -> Cost:
     model = private_copy(unwrap(model))
     device, dtype = placement(model)
     with evaluating(model), torch.no_grad(), FlopCounterMode(display=False) as counter:
-        run_model(model, torch.zeros(1, *example.shape[1:], device=device, dtype=dtype))
+        call_model(model, torch.zeros(1, *example.shape[1:], device=device, dtype=dtype))
     parameters = list(model.parameters())
     # Norms and biases that happen to be zero are still stored; pruned weights are not.
     stored = sum(int(p.count_nonzero()) if p.ndim > 1 else p.numel() for p in parameters)
