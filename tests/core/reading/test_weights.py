@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
+from torch import nn
 
-from gdws.core.reading.weights import read_weights
+from gdws.core.reading.weights import load_weights, read_weights
 from gdws.errors import GdwsError
 
 
@@ -188,3 +189,14 @@ def test_damaged_files_of_every_kind_are_told_in_a_sentence(tmp_path):
             file.write_bytes(mutant)
             with suppress(GdwsError):
                 read_weights(file)
+
+
+@pytest.mark.parametrize("count", [2.5, 1e30, float("nan"), -float("inf")])
+def test_a_counter_that_is_no_whole_number_is_refused(count):
+    """Bug: it became one without a word. Where it is one, as of a state dict that was made half as a whole, it is taken."""
+    model = nn.BatchNorm2d(3)
+    weights = {name: value.clone() for name, value in model.state_dict().items()}
+    load_weights(model, {**weights, "num_batches_tracked": torch.tensor(2.0).half()}, "the file")
+    assert model.num_batches_tracked == 2
+    with pytest.raises(GdwsError, match=r"the file holds torch\.float64 in num_batches_tracked that is not whole: expected torch"):
+        load_weights(model, {**weights, "num_batches_tracked": torch.tensor(count).double()}, "the file")

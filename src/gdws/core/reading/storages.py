@@ -21,7 +21,7 @@ LONGEST = 200
 WIDEST = 16
 """Bytes of an element of a kind that is not known."""
 BYTES = {"Double": 8, "Float": 4, "Half": 2, "BFloat16": 2, "Long": 8, "Int": 4, "Short": 2, "Char": 1, "Byte": 1, "Bool": 1}
-BYTES |= {"ComplexFloat": 8, "ComplexDouble": 16}
+BYTES |= {"ComplexFloat": 8, "ComplexDouble": 16, "Untyped": 1}
 """Of an element, by the beginning of the name of its storage."""
 
 
