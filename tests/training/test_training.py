@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from dataclasses import asdict
 
 import numpy as np
@@ -55,6 +56,13 @@ class Two(nn.Module):
 def single():
     """A network whose last BatchNorm sees one value of each channel for an image."""
     return nn.Sequential(*network()[:6], nn.AdaptiveAvgPool2d(1), nn.BatchNorm2d(16), nn.Flatten()).eval()
+
+
+def traced():
+    """A network whose parameters are no leaves for autograd."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return torch.jit.trace(network(), training_images().images[:1].float())
 
 
 def without_times(history):
@@ -562,6 +570,7 @@ def test_a_checkpoint_without_its_record_is_refused(checkpoint, tmp_path, text, 
         (network, training_images, {"rate": 1e30}, "expected a rate below"),
         (Two, training_images, {}, "returns a tuple in train mode"),
         (single, training_images, {"batch": 1}, "fails in train mode on 1 images"),
+        (traced, training_images, {}, "is computed from other tensors"),
     ],
 )
 def test_what_cannot_be_trained_is_refused(tmp_path, model, data, changes, words):

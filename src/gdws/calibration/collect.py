@@ -245,10 +245,19 @@ def _add_moments(conv: nn.Conv2d, uses: list[Use], moment: Tensor, gradient: Ten
     for use in uses:
         if use.gradient is None:
             continue
-        pixels = use.gradient[0, 0].numel()
-        rows = max(1, LARGEST_TEMPORARY // (conv.groups * inputs * pixels))
-        for x, g in zip(use.input.split(rows), use.gradient.split(rows), strict=True):
-            x = patches(conv, x).float().permute(1, 2, 0, 3).flatten(2)
-            g = g.float().view(len(g), conv.groups, outputs, pixels).permute(1, 2, 0, 3).flatten(2)
-            add_moment(moment, x * g.norm(dim=1, keepdim=True))
-            add_moment(gradient, g)
+        height, width = use.gradient.shape[2:]
+        most = LARGEST_TEMPORARY // (conv.groups * inputs * width)  # rows of maps at a time
+        together, band = max(1, most // height), max(1, min(most, height))
+        for images, slopes in zip(use.input.split(together), use.gradient.split(together), strict=True):
+            for top in range(0, height, band):
+                bottom = min(top + band, height)
+                x = patches(conv, images, (top, bottom)).float().permute(1, 2, 0, 3).flatten(2)
+                g = (
+                    slopes[:, :, top:bottom]
+                    .float()
+                    .reshape(len(slopes), conv.groups, outputs, -1)
+                    .permute(1, 2, 0, 3)
+                    .flatten(2)
+                )
+                add_moment(moment, x * g.norm(dim=1, keepdim=True))
+                add_moment(gradient, g)

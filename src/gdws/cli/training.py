@@ -135,7 +135,7 @@ def tune_command(
         trained = tune(network, split, plan, out, teacher=original, resume=resume, processes=processes)
         if processes.first():
             again = (out / "model" / "gdws.json").is_file()  # a tuning that was complete and is asked for once more
-            storage.save(trained.model, out / "model", force=again, base=base or base_of(str(folder)))
+            storage.save(trained.model, out / "model", force=again, base=base_of(str(folder)) if base is None else base)
             _report(trained, plan, out / "model", json_file)
 
 

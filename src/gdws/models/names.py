@@ -148,7 +148,8 @@ def _saved(folder: str, weights: Path | None, base: str | None, layers: bool) ->
     remembered = base_of(folder)
     # The record may come from a stranger.
     risk = None if remembered is None else risk_of(remembered)
-    base = base or (remembered if risk is None else None)
+    if base is None and risk is None:
+        base = remembered
     if base is None:
         if storage.read_record(folder).get("exported") and not layers:
             return storage.load(folder)

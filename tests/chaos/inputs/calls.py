@@ -48,8 +48,8 @@ def _net() -> nn.Module:
     return tiny.net()
 
 
-def _batches(images: Any = None, labels: Any = None) -> list[Any]:
-    return [(images() if images is None else images, labels() if labels is None else labels)]
+def _batches() -> list[Any]:
+    return [(images(), labels())]
 
 
 ATTACK = PGD(steps=1)
@@ -338,7 +338,8 @@ def _attempt(case: Case) -> None:
         torch.set_num_threads(1)
     if not _fits(given.call, given.value):
         raise Wrong(f"this was accepted and gave {str(found)[:100]!r}")
-    if given.value.name not in ("infinite", "nan"):
+    runs = given.value.good or given.value not in MODELS
+    if runs and given.value.name not in ("infinite", "nan"):
         _check_finite(found)
 
 

@@ -243,7 +243,7 @@ FILES: dict[str, tuple[Maker, tuple[str, ...]]] = {
     ),
     "one image": (
         functools.partial(_npz, "x.npz", (1, 1800, 1800, 3), 1),
-        (f"{ATTACK} npz:x.npz", f"{COMPRESS} npz:x.npz", f"{EXPORT} npz:x.npz"),
+        (f"{ATTACK} npz:x.npz", f"{COMPRESS} npz:x.npz", f"{ROBUST} npz:x.npz", f"{EXPORT} npz:x.npz"),
     ),
     "specks": (
         functools.partial(_npz, "x.npz", (FULL // 11, 1, 1, 3), FULL // 11),

@@ -36,7 +36,7 @@ def options() -> Iterator[Line]:
                     yield Line(tuple(_with(arguments, option, kind, value)), must)
         yield Line((*arguments, "--nothing"), True)
         yield Line((*arguments, "more", "and more", "--json"), True)
-        if arguments[0] != "demo":
+        if arguments[0] not in ("demo", "inspect"):
             yield Line((arguments[0],), True)
 
 

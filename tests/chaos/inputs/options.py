@@ -46,7 +46,6 @@ MUST: dict[str, Sequence[str]] = {
     "result": FILES,
     "folder": ("text", "text/x", "", LONG, "loop", "/proc/nowhere", "null", "."),
     "run": ("text", "text/x", LONG, "loop", "/proc/nowhere", "null"),
-    "cache": ("text/x", LONG),
     "text": ("text", "text/x", "/proc/nowhere", LONG),
     "flag": ("=1", "=x"),
 }
@@ -57,6 +56,7 @@ MAY: dict[str, Sequence[str]] = {
     "fraction": ("1", "1e-300", "0.999999999999"),
     "factor": ("1",),
     "bound": ("0", "1e308", "1e-300"),
+    "cache": ("text/x", LONG),
     "radius": ("0", "1", "1e-300", "0.5/2", "-1/-255"),
     "write": (f"{RED}.json", f"{MARKUP}.json", "new\nline.json"),
     "folder": (f"{RED}", MARKUP, "new\nline", "deep/er/out"),
