@@ -182,9 +182,8 @@ def compress(
         )
         made = plan_of(compressed)
         assert made is not None
-        storage.save(
-            compressed, out, force=force, base=base if base is not None else base_of(model) if is_folder(model) else model
-        )
+        origin = base_of(model) if is_folder(model) else model
+        storage.save(compressed, out, force=force, base=origin if base is None else base)
         example = calibration.take(1).images.float().expand(batch, -1, -1, -1) / 255
         found = report(network, compressed, example, precision=precision, threads=threads)
     if settings.attack == AUTO and made.attack is None and made.method != Uniform.name:

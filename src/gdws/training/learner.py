@@ -36,6 +36,8 @@ class Learner:
     """
 
     def __init__(self, model: nn.Module, data: Dataset, recipe: Recipe, objective: Objective, processes: ProcessGroup) -> None:
+        if computed := [name for name, parameter in model.named_parameters() if not parameter.is_leaf]:
+            raise GdwsError(f"{computed[0]} is computed from other tensors: expected parameters (torch.jit.trace makes others)")
         self.device, _ = placement(model)
         self.model, self.recipe, self.objective, self.processes = model, recipe, objective, processes
         self.batch = min(recipe.batch, len(data.labels))
@@ -55,8 +57,6 @@ class Learner:
         self.parameters = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
         if not self.parameters:
             raise GdwsError("no parameter of the model requires a gradient: expected something to train")
-        if computed := [name for name, parameter in self.parameters.items() if not parameter.is_leaf]:
-            raise GdwsError(f"{computed[0]} is computed from other tensors: expected parameters (torch.jit.trace makes others)")
         self.optimizer = torch.optim.SGD(
             self.parameters.values(),
             recipe.rate,
