@@ -782,6 +782,15 @@ def test_a_network_of_the_zoo_has_as_many_classes_as_the_data(run, tmp_path):
     assert models.resolve(str(tmp_path / "small"))(torch.rand(1, 3, 8, 8)).shape == (1, 16)
 
 
+def test_a_label_far_beyond_the_others_is_no_network(run, tmp_path):
+    """Bug: a file of some kilobytes took 9 GB."""
+    images = np.zeros((20, 8, 8, 3), np.uint8)
+    np.savez(tmp_path / "data.npz", images=images, labels=np.array([5_000_000] + [0] * 19))
+    status, text = run("train", "zoo:resnet20", "--data", "npz:data.npz", "--out", "run")
+    assert status == 2
+    assert "a network for label 5,000,000 of npz:data.npz would take 100,000,020,000 bytes of memory" in " ".join(text.split())
+
+
 def test_tune_from_the_command_line(run, tmp_path):
     """The embedded network, on few images."""
     train = data.load("demo", "train").take(30)

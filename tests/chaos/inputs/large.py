@@ -71,6 +71,10 @@ def _npz(name: str, images: tuple[int, ...], labels: int | None = None) -> None:
                     member.write(chunk)
 
 
+def _far_labels(name: str, label: int) -> None:
+    np.savez(name, images=np.zeros((20, 32, 32, 3), np.uint8), labels=np.array([0, label] * 10))
+
+
 def _mat(name: str, count: int) -> None:
     """SVHN's arrays: so many black digits 1."""
 
@@ -252,6 +256,14 @@ FILES: dict[str, tuple[Maker, tuple[str, ...]]] = {
     "specks without labels": (
         functools.partial(_npz, "x.npz", (FULL // 3, 1, 1, 3)),
         (f"{COMPRESS} npz:x.npz",),
+    ),
+    "far labels": (
+        functools.partial(_far_labels, "x.npz", 50_000),
+        ("train zoo:resnet20 --out out --epochs 1 --batch 8 --steps 1 --data npz:x.npz",),
+    ),
+    "labels that are too far": (
+        functools.partial(_far_labels, "x.npz", 5_000_000),
+        ("train zoo:resnet20 --out out --epochs 1 --batch 8 --steps 1 --data npz:x.npz",),
     ),
     "more than may be": (functools.partial(_npz, "x.npz", (2**30, 3, 1, 3), 9), (f"{EVALUATE} npz:x.npz",)),
     "digits": (
