@@ -8,6 +8,7 @@ from gdws.calibration.statistics import Statistics
 from gdws.compression.apply import apply
 from gdws.compression.compress import compress, plan
 from gdws.compression.fidelity import agreement
+from gdws.compression.repair import Repair, repair
 from gdws.compression.report import report
 from gdws.compression.storage import load, save
 from gdws.core.inputs import Arguments
@@ -42,6 +43,7 @@ __all__ = [
     "Params",
     "Plan",
     "Recipe",
+    "Repair",
     "Speedup",
     "Statistics",
     "Target",
@@ -68,6 +70,7 @@ __all__ = [
     "plan_of",
     "quantize",
     "red_flags",
+    "repair",
     "report",
     "save",
     "sensitivity",

@@ -87,7 +87,9 @@ def compress(
     return compressed
 
 
-def _some_held_back(model: nn.Module, images: AnyBatches, method: str | Method | None) -> tuple[AnyBatches, CheckImages | None, str | Method | None]:
+def _some_held_back(
+    model: nn.Module, images: AnyBatches, method: str | Method | None
+) -> tuple[AnyBatches, CheckImages | None, str | Method | None]:
     """Samples to calibrate on, and of a network that is no classifier some to check on: it knows none of them by heart. The
     method then says what must be kept."""
     samples, targets = gather_inputs(images)

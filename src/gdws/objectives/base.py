@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from gdws.core.inputs import Inputs, call_model, floats_in
 from gdws.errors import GdwsError
@@ -81,6 +82,13 @@ class Objective(ABC):
     def cotangents(self, outputs: Sequence[Tensor], generator: torch.Generator) -> list[Tensor]:
         """One random cotangent for each of the `outputs`, of its shape; on the CPU's `generator`."""
 
+    def loss(self, before: Sequence[Tensor], after: Sequence[Tensor]) -> Tensor:
+        """What training minimizes so that `after` becomes `before`: one number, with a graph of gradients.
+
+        By default the squared error, relative to the variance of each output in this batch.
+        """
+        return torch.stack([relative_error(b, a) for b, a in zip(before, after, strict=True)]).mean()
+
     @abstractmethod
     def distances(self, before: Any, after: Any) -> Tensor:
         """How far a network's output is from the original's, for each sample: (B,) in float64, 0 for none."""
@@ -96,3 +104,16 @@ def random_signs(like: Tensor, generator: torch.Generator) -> Tensor:
     """Independent signs of the shape, type and device of a tensor."""
     drawn = torch.randint(0, 2, like.shape, generator=generator, device=generator.device, dtype=torch.int8)
     return (drawn * 2 - 1).to(like.device, like.dtype)
+
+
+def relative_error(wanted: Tensor, found: Tensor) -> Tensor:
+    """Mean squared error as a share of the variance of what is wanted; one number."""
+    target = wanted.detach().float()
+    scale = target.var(correction=0).clamp_min(torch.finfo(torch.float32).tiny)
+    return (found.float() - target).square().mean() / scale
+
+
+def divergence(wanted: Tensor, found: Tensor, temperature: float) -> Tensor:
+    """KL(softmax(wanted / T) || softmax(found / T)), the mean over rows (N, classes), in nats."""
+    target = (wanted.detach().float() / temperature).log_softmax(1)
+    return F.kl_div((found.float() / temperature).log_softmax(1), target, reduction="batchmean", log_target=True)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from gdws.core.checks import check_logits
-from gdws.objectives.base import Objective
+from gdws.objectives.base import Objective, divergence
 from gdws.objectives.softening import temperature_of
 
 
@@ -49,6 +49,9 @@ class Classes(Objective):
         """p - onehot(k). The factor 1 / temperature of the derivative is left out: it is the same for all layers."""
         (logits,) = outputs
         return [draw_class(logits, self.temperature, generator)]
+
+    def loss(self, before: Sequence[Tensor], after: Sequence[Tensor]) -> Tensor:
+        return divergence(before[0], after[0], self.temperature)
 
     def distances(self, before: Tensor, after: Tensor) -> Tensor:
         """1 where the decision differs, else 0."""

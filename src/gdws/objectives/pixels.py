@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gdws.errors import GdwsError
-from gdws.objectives.base import Objective
+from gdws.objectives.base import Objective, divergence
 from gdws.objectives.classes import draw_class
 from gdws.objectives.softening import temperature_of
 
@@ -59,6 +59,10 @@ class Pixels(Objective):
         batch, classes, height, width = logits.shape
         drawn = draw_class(_rows(logits), self.temperature, generator) / (height * width) ** 0.5
         return [drawn.view(batch, height, width, classes).permute(0, 3, 1, 2)]
+
+    def loss(self, before: Sequence[Tensor], after: Sequence[Tensor]) -> Tensor:
+        rows = [logits.permute(0, 2, 3, 1).flatten(0, 2) for logits in (before[0], after[0])]
+        return divergence(rows[0], rows[1], self.temperature)
 
     def distances(self, before: Any, after: Any) -> Tensor:
         """The share of the pixels that are decided otherwise."""

@@ -50,6 +50,15 @@ class Values(Objective):
             for value, weight in zip(outputs, weights, strict=True)
         ]
 
+    def loss(self, before: Sequence[Tensor], after: Sequence[Tensor]) -> Tensor:
+        if not self.variances:
+            return super().loss(before, after)
+        parts = [
+            ((a.float() - b.detach().float()).square() * weight.to(a)).mean()
+            for b, a, weight in zip(before, after, self._weights(before), strict=True)
+        ]
+        return torch.stack(parts).mean()
+
     def distances(self, before: Any, after: Any) -> Tensor:
         """The mean of the squared errors relative to the variances, averaged over the outputs."""
         first, second = self.outputs(before), self.outputs(after)
