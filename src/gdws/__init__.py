@@ -2,13 +2,13 @@
 
 from gdws import attacks, data, models, objectives, structures, training
 from gdws.calibration.collect import calibrate
-from gdws.calibration.method import Calibrated, Paper, Uniform
+from gdws.calibration.method import Calibrated, Paper, Repair, Uniform
 from gdws.calibration.sensitivity import sensitivity
 from gdws.calibration.statistics import Statistics
 from gdws.compression.apply import apply
 from gdws.compression.compress import compress, plan
 from gdws.compression.fidelity import agreement
-from gdws.compression.repair import Repair, repair
+from gdws.compression.repair import repair
 from gdws.compression.report import report
 from gdws.compression.storage import load, save
 from gdws.core.inputs import Arguments

@@ -16,7 +16,7 @@ from rich.table import Table
 from gdws import data
 from gdws.attacks import PGD
 from gdws.calibration.collect import gather_inputs
-from gdws.calibration.method import AUTO, METHODS, Calibrated, Method, Uniform, method_of
+from gdws.calibration.method import AUTO, METHODS, Calibrated, Method, Repair, Uniform, method_of
 from gdws.cli import demo, tables
 from gdws.cli.options import (
     Base,
@@ -143,6 +143,9 @@ def compress(
         str,
         typer.Option(help=f"what to keep of the outputs: {', '.join(OBJECTIVES)}; by default what their shapes speak for"),
     ] = AUTO,
+    repair: Annotated[
+        int, typer.Option(min=0, help="steps of tuning without labels on the calibration images; some 500 take a minute or two")
+    ] = 0,
     exclude: Annotated[list[str] | None, typer.Option(help="pattern of layers to leave dense; repeatable")] = None,
     engine: Annotated[
         str,
@@ -173,7 +176,7 @@ def compress(
     network = load_network(model, weights, base=base, layers=True).to(usable_device(device))
     train = data.load(data_name, "train", labels=False)
     calibration = train.take(images)
-    settings = _method(method, structures, _attack(robust, eps), objective, exclude or ())
+    settings = _method(method, structures, _attack(robust, eps), objective, exclude or (), repair)
     unseen = _check_images(check, train, images, budget)
     with shown(Bar(errors)), warnings.catch_warnings():
         warnings.filterwarnings("ignore", r"Drop\(")  # the report says it too
@@ -251,11 +254,20 @@ def _attack(robust: bool | None, eps: str | None) -> PGD | Literal["auto"] | Non
 
 
 def _method(
-    name: str, structures: list[str], attack: PGD | Literal["auto"] | None, objective: str, exclude: Sequence[str]
+    name: str,
+    structures: list[str],
+    attack: PGD | Literal["auto"] | None,
+    objective: str,
+    exclude: Sequence[str],
+    steps: int,
 ) -> Method:
     shared: dict[str, Any] = {"attack": attack, "objective": objective, "exclude": exclude}
     kind = type(method_of(name))
-    return kind(**shared, structures=structures) if kind is Calibrated else kind(**shared)
+    if kind is Calibrated:
+        return Calibrated(**shared, structures=structures, repair=Repair(steps=steps) if steps else None)
+    if steps:
+        raise GdwsError(f"method {name!r} got --repair {steps}: expected the method 'calibrated' with it")
+    return kind(**shared)
 
 
 def _budget(given: dict[str, float | None]) -> Budget:
