@@ -20,6 +20,7 @@ from gdws.deploy.quantize import quantize
 from gdws.errors import GdwsError
 from gdws.evaluation.accuracy import evaluate
 from gdws.evaluation.compare import compare
+from gdws.evaluation.quality import fidelity, quality
 from gdws.evaluation.red_flags import red_flags
 from gdws.models import zoo
 from gdws.planning.budgets import Beta, Drop, Latency, Macs, Params, Speedup
@@ -59,6 +60,7 @@ __all__ = [
     "compress",
     "data",
     "evaluate",
+    "fidelity",
     "lego",
     "load",
     "mego",
@@ -68,6 +70,7 @@ __all__ = [
     "objectives",
     "plan",
     "plan_of",
+    "quality",
     "quantize",
     "red_flags",
     "repair",

@@ -216,8 +216,8 @@ def compress(
         reason = f"without model.onnx ({saved['not exported because']})"
         console.say(f"{reason}: commands on it need {saved['base']}")
     record = {"model": model, "out": str(out), "plan": json.loads(made.to_json()), "report": found.record()}
-    if isinstance(found.fidelity, Fidelity):
-        record |= {"agreement": _agreements(found.fidelity), "held": found.fidelity.images}
+    cost = found.fidelity if isinstance(found.fidelity, Fidelity) else None
+    record |= {"agreement": {} if cost is None else _agreements(cost), "held": 0 if cost is None else cost.images}
     write_json(json_file, {**record, **machine()})
 
 
