@@ -43,6 +43,7 @@ class Quality:
         return f"{self.name} {self.value:.4g}{' ' if self.unit else ''}{self.unit}{where}"
 
     def record(self) -> dict[str, Any]:
+        """As JSON."""
         return asdict(self)
 
 
