@@ -65,7 +65,7 @@ whatever --drop is kept on."""
 
 def demo_command(
     json_file: Annotated[Path, typer.Option("--json", help="where the result goes")] = Path("result.json"),
-    images: Annotated[int, typer.Option(help="test images to attack")] = 100,
+    images: Annotated[int, typer.Option(min=1, max=1000, help="test images to attack")] = 100,
     seed: Seed = 0,
 ) -> None:
     """Compress the embedded robust CNN and show what it costs: one table, and result.json."""
@@ -192,7 +192,8 @@ def compress(
         )
         made = plan_of(compressed)
         assert made is not None
-        storage.save(compressed, out, force=force, base=base or (base_of(model) if is_folder(model) else model))
+        origin = base_of(model) if is_folder(model) else model
+        storage.save(compressed, out, force=force, base=origin if base is None else base)
         example = repeat_first(gather_inputs(calibration.take(1))[0], batch)
         found = report(network, compressed, example, precision=precision, threads=threads)
     if made.objective != Classes.name:
@@ -247,7 +248,7 @@ def _cache(folder: Path | None, none: bool) -> Path | None:
 def _attack(robust: bool | None, eps: str | None) -> PGD | Literal["auto"] | None:
     if robust is None and eps is None:
         return AUTO
-    radius = fraction(eps or "8/255")
+    radius = fraction("8/255" if eps is None else eps)
     if robust is False and eps is not None and radius:
         raise GdwsError(f"--no-robust together with --eps {eps}: expected one of them")
     return PGD(eps=radius, step=radius / 4, steps=7) if robust is not False and radius else None

@@ -161,5 +161,5 @@ def _attacks(names: list[str] | None, steps: int | None, eps: str | None) -> lis
         return [] if names == ["none"] else [attack for name in names or ["pgd-20"] for attack in preset(name)]
     if names:
         raise GdwsError(f"--attack {names[0]} together with --steps or --eps: expected a preset, or PGD's own settings")
-    radius, steps = fraction(eps or "8/255"), 20 if steps is None else steps
+    radius, steps = fraction("8/255" if eps is None else eps), 20 if steps is None else steps
     return [replace(preset("pgd-20")[0], eps=radius, step=radius / 4, steps=steps)] if radius and steps else []

@@ -17,6 +17,9 @@ from gdws.errors import GdwsError
 PAPER = (5_000, 10_000)
 """Warm-up and timed forward passes of the paper's protocol, at batch 1."""
 
+MOST = 10**6
+"""Passes of each model."""
+
 UNSTEADY = 1.25
 """On a quiet machine nine in ten passes of a fixed kernel take less than this many times the lower decile."""
 
@@ -59,15 +62,15 @@ def bench(
     runs on its own device, timed in that device's time.
 
     Returns by name the median, lower quartile and frames per second (gdws.deploy.benchmark.Timing), in seconds for one batch.
-    Raises GdwsError when repeats is below 1 or warmup below 0.
+    Raises GdwsError when repeats is below 1, warmup below 0, or one of them above a million.
 
     >>> import gdws, torch
     >>> timings = gdws.bench({"demo": gdws.models.embedded()}, torch.rand(1, 3, 32, 32), warmup=1, repeats=5)
     >>> timings["demo"].fps > 0
     True
     """
-    if repeats < 1 or warmup < 0:
-        raise GdwsError(f"warmup is {warmup} and repeats {repeats}: expected at least 0 and 1")
+    if repeats < 1 or warmup < 0 or max(repeats, warmup) > MOST:
+        raise GdwsError(f"warmup is {warmup} and repeats {repeats}: expected at least 0 and 1, and at most {MOST:,}")
     on_device = {name: inside for name, model in models.items() if (inside := getattr(model, "on_device", None)) is not None}
     models = {**models, **on_device}  # a module without a length is no truth value
     inputs = {name: example.to(*placement(m)) if isinstance(m, nn.Module) else example for name, m in models.items()}

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from gdws.core.reading.limits import check_bytes, read_file
+from gdws.core.reading.limits import check_bytes, max_bytes, read_file
 from gdws.deploy.packages import require
 from gdws.errors import GdwsError
 
@@ -55,11 +55,18 @@ def check_onnx(proto: Any, path: Path, reader: str) -> None:
         for tensor in _tensors(proto):
             onnx.numpy_helper.to_array(tensor)  # a view of as many bytes as its shape says, or an error
         onnx.checker.check_model(proto)
-        shapes = onnx.shape_inference.infer_shapes(_without_weights(onnx, proto), strict_mode=True, data_prop=True).graph
+        shapes = _shapes(onnx, proto)
         _check_logits(shapes, path)
         check_bytes(f"the values between the layers of {path}", _most_alive(onnx, shapes), path.stat().st_size)
     except Exception as error:
         raise unreadable_file(path, reader, error) from None
+
+
+def images_together(path: Path) -> int:
+    """How many images the file's network can take at a time without more memory than the content of a file may take."""
+    onnx = require("onnx")
+    proto = parse_onnx(path, "ONNX Runtime")
+    return max(1, max_bytes(path.stat().st_size) // max(1, _most_alive(onnx, _shapes(onnx, proto))))
 
 
 def operator_set(proto: Any) -> int:
@@ -150,6 +157,11 @@ def _tensors(proto: Any) -> Iterator[Any]:
     for node in proto.graph.node:
         for attribute in node.attribute:
             yield from (*([attribute.t] if attribute.HasField("t") else []), *attribute.tensors)
+
+
+def _shapes(onnx: Any, proto: Any) -> Any:
+    """The graph with the shapes of all values for one image, or for as many as the file takes."""
+    return onnx.shape_inference.infer_shapes(_without_weights(onnx, proto), strict_mode=True, data_prop=True).graph
 
 
 def _without_weights(onnx: Any, proto: Any) -> Any:

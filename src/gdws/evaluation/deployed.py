@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from gdws.core.execution import own_copy, placement
+from gdws.deploy.onnx_file import images_together
 from gdws.deploy.runtimes import OnnxRuntime
 
 
@@ -33,4 +34,10 @@ def deployed_half(model: nn.Module, name: str) -> Deployed:
 def deployed_file(path: Path, name: str) -> Deployed:
     """An ONNX file, in ONNX Runtime, of the network of this name."""
     run = OnnxRuntime(path)
-    return Deployed(name, run, hashlib.blake2b(path.read_bytes(), digest_size=8).hexdigest())
+    together = images_together(path)  # a small file may hold a very wide network
+
+    def logits(images: Tensor) -> Tensor:
+        parts = images.split(together if run.batch is None else len(images))
+        return run(images) if len(parts) == 1 else torch.cat([run(part) for part in parts])
+
+    return Deployed(name, logits, hashlib.blake2b(path.read_bytes(), digest_size=8).hexdigest())
