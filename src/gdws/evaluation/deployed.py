@@ -11,7 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from gdws.core.execution import own_copy, placement
+from gdws.deploy.interface import are_logits
 from gdws.deploy.runtimes import OnnxRuntime
+from gdws.errors import GdwsError
 
 
 @dataclass(frozen=True)
@@ -32,5 +34,13 @@ def deployed_half(model: nn.Module, name: str) -> Deployed:
 
 def deployed_file(path: Path, name: str) -> Deployed:
     """An ONNX file, in ONNX Runtime, of the network of this name."""
-    run = OnnxRuntime(path)
+    session = OnnxRuntime(path)
+
+    def run(images: Tensor) -> Tensor:
+        logits = session(images)
+        if not isinstance(logits, Tensor) or not are_logits(logits, images):
+            shown = tuple(logits.shape) if isinstance(logits, Tensor) else f"{len(logits)} tensors"
+            raise GdwsError(f"{path} gives {shown} for {len(images)} images: expected logits ({len(images)}, classes)")
+        return logits
+
     return Deployed(name, run, hashlib.blake2b(path.read_bytes(), digest_size=8).hexdigest())
