@@ -17,7 +17,7 @@ from gdws.calibration.statistics import LayerStatistics
 from gdws.core.significance import PairedChange
 from gdws.deploy.benchmark import Timing
 from gdws.deploy.engines import Compiled
-from gdws.deploy.onnx import Parity
+from gdws.deploy.onnx.parity import Parity
 from gdws.evaluation.accuracy import Accuracy
 from gdws.evaluation.comparison import Comparison
 from gdws.evaluation.quality import Quality

@@ -185,4 +185,4 @@ def test_a_class_without_a_module_has_an_identity():
     kind = given["kind"]
     assert not hasattr(kind, "__module__")
     first, other = nn.Sequential(kind()), nn.Sequential(nn.Flatten())
-    assert network_identity(first, SHAPE) == network_identity(copy.deepcopy(first), SHAPE) != network_identity(other, SHAPE)
+    assert network_identity(first, SAMPLE) == network_identity(copy.deepcopy(first), SAMPLE) != network_identity(other, SAMPLE)

@@ -37,8 +37,8 @@ from gdws.core.execution import evaluating, placement
 from gdws.core.files import check_file
 from gdws.core.inputs import call_model, place
 from gdws.core.progress import shown, track
+from gdws.deploy.onnx.straight_through import StraightThrough
 from gdws.deploy.quantize import is_quantized
-from gdws.deploy.straight_through import StraightThrough
 from gdws.errors import GdwsError
 from gdws.evaluation.compare import compare
 from gdws.evaluation.deployed import Deployed, deployed_file, deployed_half
