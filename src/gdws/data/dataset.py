@@ -71,8 +71,11 @@ class Dataset:
 
     @property
     def images(self) -> Tensor:
-        """All images, uint8 (N, C, H, W), or samples of another type. Those in files are all read now: `take` a part of a large
-        data set first. Raises GdwsError when they are of several sizes, or several arguments."""
+        """All images, uint8 (N, C, H, W), or samples of another type.
+
+        Those in files are all read now: `take` a part of a large data set first. Raises GdwsError when they are of several
+        sizes, or when a sample is several arguments.
+        """
         found = self._read()
         if isinstance(found, Arguments):
             raise GdwsError(f"{self.name} holds the arguments {', '.join(found.names)}: expected images, or to be iterated")
