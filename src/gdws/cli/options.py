@@ -29,7 +29,7 @@ FORMAT = "gdws result 1"
 """The first word of what --json writes: such a file may be written over."""
 
 Model = Annotated[
-    str, typer.Argument(help="demo, zoo:NAME, torchvision:NAME, timm:NAME, FILE.py:FACTORY (which is run) or a folder")
+    str, typer.Argument(help="demo, zoo:NAME, torchvision:NAME, timm:NAME, hf:REPO, FILE.py:FACTORY (which is run) or a folder")
 ]
 Weights = Annotated[Path | None, typer.Option(help="safetensors, or a torch state dict, for the (first) model")]
 Base = Annotated[
