@@ -51,15 +51,26 @@ def check_onnx(proto: Any, path: Path, reader: str) -> None:
     onnx = require("onnx")
     try:
         _check_kind(onnx, proto, path)
-        _check_outside(onnx, proto, path)
-        for tensor in _tensors(proto):
-            onnx.numpy_helper.to_array(tensor)  # a view of as many bytes as its shape says, or an error
-        onnx.checker.check_model(proto)
-        shapes = onnx.shape_inference.infer_shapes(_without_weights(onnx, proto), strict_mode=True, data_prop=True).graph
-        _check_logits(shapes, path)
-        check_bytes(f"the values between the layers of {path}", _most_alive(onnx, shapes), path.stat().st_size)
+        _check_images_to_logits(onnx, proto, path)
+        _check_logits(_check_content(onnx, proto, path, strict=True), path)
     except Exception as error:
         raise unreadable_file(path, reader, error) from None
+
+
+def check_graph(proto: Any, path: Path, reader: str) -> None:
+    """As `check_onnx`, for a network of any inputs and outputs."""
+    onnx = require("onnx")
+    try:
+        _check_kind(onnx, proto, path)
+        _check_content(onnx, proto, path, strict=False)
+    except Exception as error:
+        raise unreadable_file(path, reader, error) from None
+
+
+def inputs_of(graph: Any) -> list[Any]:
+    """The inputs that are no weights: older files list those as well."""
+    weights = {tensor.name for tensor in graph.initializer}
+    return [value for value in graph.input if value.name not in weights]
 
 
 def operator_set(proto: Any) -> int:
@@ -82,8 +93,22 @@ def unreadable_file(path: Path, reader: str, error: Exception) -> GdwsError:
     )
 
 
+def _check_content(onnx: Any, proto: Any, path: Path, strict: bool) -> Any:
+    """Refuse tensors that are not what they say and values that do not fit into memory; the graph with all shapes.
+
+    strict: also where shapes contradict each other, which they may for images of a size that the network does not take.
+    """
+    _check_outside(onnx, proto, path)
+    for tensor in _tensors(proto):
+        onnx.numpy_helper.to_array(tensor)  # a view of as many bytes as its shape says, or an error
+    onnx.checker.check_model(proto)
+    shapes = onnx.shape_inference.infer_shapes(_without_weights(onnx, proto), strict_mode=strict, data_prop=True).graph
+    check_bytes(f"the values between the layers of {path}", _most_alive(onnx, shapes), path.stat().st_size)
+    return shapes
+
+
 def _check_kind(onnx: Any, proto: Any, path: Path) -> None:
-    """One graph, from one input of images to one output of logits, in float32."""
+    """One graph of ONNX's operators without loops, branches and functions."""
     graph = proto.graph
     attributes = [attribute for node in graph.node for attribute in node.attribute]
     control = sorted({node.op_type for node in graph.node} & CONTROL)
@@ -94,8 +119,12 @@ def _check_kind(onnx: Any, proto: Any, path: Path) -> None:
     version, latest = operator_set(proto), onnx.defs.onnx_opset_version()
     if not 1 <= version <= latest:
         raise GdwsError(f"{path} is of operator set {version}: expected 1 to {latest}, which onnx {onnx.__version__} knows")
-    weights = {tensor.name for tensor in graph.initializer}
-    given = [value for value in graph.input if value.name not in weights]
+
+
+def _check_images_to_logits(onnx: Any, proto: Any, path: Path) -> None:
+    """From one input of images to one output of logits, in float32."""
+    graph = proto.graph
+    given = inputs_of(graph)
     for verb, values, what, rank in (("takes", given, IMAGES, 4), ("gives", graph.output, LOGITS, 2)):
         found = [_shown(onnx, value) for value in values]
         ranks = [len(value.type.tensor_type.shape.dim) for value in values if value.type.tensor_type.HasField("shape")]
@@ -163,8 +192,10 @@ def _without_weights(onnx: Any, proto: Any) -> Any:
     weights = {tensor.name for tensor in proto.graph.initializer}
     for value in proto.graph.input:
         if value.name not in weights:
-            sizes = [size.dim_value for size in value.type.tensor_type.shape.dim] or [0] * len(IMAGE)
-            shape = [own or usual for own, usual in zip(sizes, IMAGE, strict=True)]
+            tensor = value.type.tensor_type
+            sizes = [size.dim_value for size in tensor.shape.dim] if tensor.HasField("shape") else [0] * len(IMAGE)
+            usual = IMAGE if len(sizes) == len(IMAGE) else (1, *IMAGE[2:3] * (len(sizes) - 1))
+            shape = [own if own > 0 else other for own, other in zip(sizes, usual, strict=False)]
             graph.input.append(onnx.helper.make_tensor_value_info(value.name, value.type.tensor_type.elem_type, shape))
     for tensor in proto.graph.initializer:
         if math.prod(tensor.dims) <= SMALL:
