@@ -36,7 +36,7 @@ from gdws.core.execution import placement
 from gdws.core.files import write_atomically
 from gdws.core.progress import shown
 from gdws.core.sites import find_convolutions
-from gdws.deploy.onnx import to_onnx
+from gdws.deploy.onnx.export import to_onnx
 from gdws.deploy.quantize import quantize
 from gdws.errors import OutOfReach
 from gdws.evaluation.compare import compare

@@ -14,14 +14,14 @@ import pytest
 
 import gdws
 from gdws.calibration.statistics import LayerStatistics
-from gdws.planning.cost import Cost
 from gdws.core.significance import PairedChange
 from gdws.deploy.benchmark import Timing
 from gdws.deploy.engines import Compiled
-from gdws.deploy.onnx import Parity
+from gdws.deploy.onnx.parity import Parity
 from gdws.evaluation.accuracy import Accuracy
 from gdws.evaluation.comparison import Comparison
 from gdws.evaluation.red_flags import RedFlag
+from gdws.planning.cost import Cost
 from gdws.planning.plan import LayerPlan, Measured
 
 NAMESPACES = {

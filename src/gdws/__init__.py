@@ -13,7 +13,8 @@ from gdws.compression.storage import load, save
 from gdws.core.version import __version__
 from gdws.deploy.benchmark import bench
 from gdws.deploy.engines import compile
-from gdws.deploy.onnx import to_onnx, verify
+from gdws.deploy.onnx.export import to_onnx
+from gdws.deploy.onnx.parity import verify
 from gdws.deploy.quantize import quantize
 from gdws.errors import GdwsError
 from gdws.evaluation.accuracy import evaluate

@@ -34,8 +34,8 @@ from gdws.cli.terminal import console, errors
 from gdws.core.distributed import join_processes, local_device
 from gdws.core.files import check_file
 from gdws.core.progress import shown
+from gdws.deploy.onnx.straight_through import StraightThrough
 from gdws.deploy.quantize import is_quantized
-from gdws.deploy.straight_through import StraightThrough
 from gdws.errors import GdwsError
 from gdws.evaluation.compare import compare
 from gdws.evaluation.deployed import Deployed, deployed_file, deployed_half

@@ -24,8 +24,9 @@ from gdws.core.reading.schema import build, parse
 from gdws.core.reading.weights import contiguous_copies, load_weights, read_weights
 from gdws.core.sites import replace_modules
 from gdws.core.unwrap import unwrap
-from gdws.deploy.onnx import to_onnx, trace_any_batch
-from gdws.deploy.straight_through import StraightThrough
+from gdws.deploy.onnx.export import to_onnx
+from gdws.deploy.onnx.straight_through import StraightThrough
+from gdws.deploy.tracing import trace_any_batch
 from gdws.errors import GdwsError, first_line
 from gdws.planning.plan import Plan, attach_plan, plan_of
 from gdws.structures import STRUCTURES

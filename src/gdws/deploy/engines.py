@@ -25,10 +25,11 @@ from gdws.deploy.autotune import autotune, torch_compile
 from gdws.deploy.benchmark import bench
 from gdws.deploy.cuda_graph import graph_model
 from gdws.deploy.fx.pack_weights import PackedModel
-from gdws.deploy.onnx import to_onnx, trace_model
+from gdws.deploy.onnx.export import to_onnx
+from gdws.deploy.onnx.straight_through import StraightThrough
 from gdws.deploy.quantize import is_quantized, quantize, quantize_openvino
 from gdws.deploy.runtimes import OnnxRuntime, OpenVino
-from gdws.deploy.straight_through import StraightThrough
+from gdws.deploy.tracing import trace_model
 from gdws.errors import GdwsError
 
 Run = Callable[[Tensor], Tensor]

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from gdws.core.checks import unpack_batch
 from gdws.core.files import Kind, scratch_folder, write_atomically
-from gdws.deploy.onnx_file import parse_onnx, read_onnx, unreadable_file
+from gdws.deploy.onnx.reading import parse_onnx, read_onnx, unreadable_file
 from gdws.deploy.packages import require
 from gdws.errors import GdwsError, first_line
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gdws.deploy.onnx_file import read_onnx, unreadable_file
+from gdws.deploy.onnx.reading import read_onnx, unreadable_file
 from gdws.deploy.packages import require
 from gdws.errors import GdwsError, first_line
 

@@ -15,8 +15,8 @@ from gdws.core.sites import Site
 from gdws.deploy.benchmark import interval
 from gdws.deploy.engines import installed_engines, open_session, prepare_for_engine
 from gdws.deploy.fx.pack_weights import PackedModel
-from gdws.deploy.onnx import trace_model
 from gdws.deploy.runtimes import NodeTime, OnnxRuntime, OpenVino
+from gdws.deploy.tracing import trace_model
 from gdws.errors import GdwsError
 from gdws.planning.choose import Choice
 from gdws.planning.knapsack import Floats

@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from gdws.core.files import scratch_folder
-from gdws.deploy.onnx import to_onnx
+from gdws.deploy.onnx.export import to_onnx
 from gdws.deploy.packages import require
 from gdws.structures.layers import FactoredConv2d
 from gdws.structures.stages import Stage, stages_of

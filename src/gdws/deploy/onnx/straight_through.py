@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from gdws.core.reading.limits import check_bytes
-from gdws.deploy.onnx_file import check_onnx, operator_set, parse_onnx, unreadable_file
-from gdws.deploy.onnx_operators import NUMBERS, OPERATORS, dequantize, unread_attribute
+from gdws.deploy.onnx.operators import NUMBERS, OPERATORS, dequantize, unread_attribute
+from gdws.deploy.onnx.reading import check_onnx, operator_set, parse_onnx, unreadable_file
 from gdws.deploy.packages import require
 from gdws.deploy.runtimes import checked_output, wrong_shape
 from gdws.errors import GdwsError, first_line
@@ -38,7 +38,7 @@ class StraightThrough(nn.Module):
         graph = proto.graph
         named = {".".join(filter(None, (node.domain.removeprefix("ai.onnx"), node.op_type))) for node in graph.node}
         if unknown := sorted(named - OPERATORS.keys()):
-            raise GdwsError(f"{path} has the operators {', '.join(unknown)}: expected those of gdws.deploy.onnx_operators")
+            raise GdwsError(f"{path} has the operators {', '.join(unknown)}: expected those of gdws.deploy.onnx.operators")
         check_onnx(proto, self.path, "onnx")
         version = operator_set(proto)
         if version < OLDEST:

@@ -8,10 +8,10 @@ import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
 
-from gdws.deploy.onnx_file import read_onnx
+from gdws.deploy.onnx.reading import read_onnx
+from gdws.deploy.onnx.straight_through import StraightThrough
 from gdws.deploy.quantize import quantize, quantize_openvino
 from gdws.deploy.runtimes import OnnxRuntime, OpenVino
-from gdws.deploy.straight_through import StraightThrough
 from gdws.errors import GdwsError
 
 IMAGES = torch.rand(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
