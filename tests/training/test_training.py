@@ -37,7 +37,8 @@ from gdws.training.objectives import Robust, Taught, Trades, divergence
 from gdws.training.recipes import RECIPES
 from gdws.training.runs import Run
 from gdws.training.schedules import OneCycle, Steps
-from gdws.training.tuning import balance, trainable_copy, tune
+from gdws.structures.balance import balance
+from gdws.training.tuning import trainable_copy, tune
 
 
 class Two(nn.Module):
