@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
+from gdws.deploy.onnx.signature import Signature
 from gdws.deploy.packages import require
-from gdws.deploy.signature import Signature
 from gdws.errors import GdwsError
 from gdws.models.onnx.network import OnnxNetwork
 from gdws.models.onnx.noise import is_single, noise

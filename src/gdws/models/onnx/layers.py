@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gdws.deploy.operators.windows import is_symmetric, pads_of, transposed_padding
+from gdws.deploy.onnx.general.windows import is_symmetric, pads_of, transposed_padding
 from gdws.errors import GdwsError
 
 Attributes = dict[str, Any]

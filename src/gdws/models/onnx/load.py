@@ -9,11 +9,11 @@ import numpy as np
 from torch import nn
 
 from gdws.core.checks import check_weights
-from gdws.deploy.onnx_file import check_graph, inputs_of, operator_set, parse_onnx, unreadable_file
-from gdws.deploy.onnx_operators import unread_attribute
-from gdws.deploy.operators import OPERATORS, READ
+from gdws.deploy.onnx.general import OPERATORS, READ
+from gdws.deploy.onnx.operators import unread_attribute
+from gdws.deploy.onnx.reading import check_graph, inputs_of, operator_set, parse_onnx, unreadable_file
+from gdws.deploy.onnx.signature import Port, Signature
 from gdws.deploy.packages import require
-from gdws.deploy.signature import Port, Signature
 from gdws.errors import GdwsError, first_line
 from gdws.models.onnx.batches import take_any_batch
 from gdws.models.onnx.build import build
@@ -70,7 +70,7 @@ def _check_operators(proto: Any, path: Path) -> None:
     if unknown := sorted(named - known - OLDER):
         more = f" and {len(unknown) - 6} more" if len(unknown) > 6 else ""
         names = ", ".join(name[:40] for name in unknown[:6])
-        raise GdwsError(f"{path} has the operators {names}{more}: expected those of gdws.deploy.operators")
+        raise GdwsError(f"{path} has the operators {names}{more}: expected those of gdws.deploy.onnx.general")
 
 
 def _of_known_set(proto: Any, path: Path) -> Any:

@@ -11,9 +11,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from gdws.deploy.operators import MAKERS, NUMBERS, OPERATORS
-from gdws.deploy.operators.sizes import SIZES
-from gdws.deploy.signature import Port, Signature, attach_signature
+from gdws.deploy.onnx.general import MAKERS, NUMBERS, OPERATORS
+from gdws.deploy.onnx.general.sizes import SIZES
+from gdws.deploy.onnx.signature import Port, Signature, attach_signature
 from gdws.errors import GdwsError, first_line
 
 
@@ -54,12 +54,12 @@ class Step:
 
 
 class OnnxNetwork(nn.Module):
-    """Tensors in, as the file has them, by position or by name; a tensor out, or a tuple in the file's order.
+    """Tensors in, as the file has them, by position or by name; its output out or, of several, {name: output}.
 
     origin     what messages call the file.
     signature  its inputs and outputs.
     steps      in the order in which they run.
-    outputs    for each output the Value or Held that it is.
+    outputs    for each output of the file the Value or Held that it is.
     batching   of a file whose first sizes are all 1: "any", the graph takes any number of samples; or "one by one", a batch
                is put together of passes. None: the first sizes are those of the file.
     """
@@ -70,9 +70,9 @@ class OnnxNetwork(nn.Module):
         self.batching: Literal["any", "one by one"] | None = None
         self.constants = nn.Module()
         attach_signature(self, signature)
-        self.inputs = signature.inputs
+        self.inputs, self.names = signature.inputs, [port.name for port in signature.outputs]
 
-    def forward(self, *given: Tensor, **named: Tensor) -> Tensor | tuple[Tensor, ...]:
+    def forward(self, *given: Tensor, **named: Tensor) -> Tensor | dict[str, Tensor]:
         """The outputs for a batch."""
         tensors = self._tensors(given, named)
         if self.batching != "one by one" or len(tensors[0]) == 1:
@@ -80,7 +80,7 @@ class OnnxNetwork(nn.Module):
         else:
             parts = [self._run([value[row : row + 1] for value in tensors]) for row in range(len(tensors[0]))]
             found = [torch.cat(column) for column in zip(*parts, strict=True)]
-        return found[0] if len(found) == 1 else tuple(found)
+        return found[0] if len(found) == 1 else dict(zip(self.names, found, strict=True))
 
     def _tensors(self, given: Sequence[Tensor], named: Mapping[str, Tensor]) -> list[Tensor]:
         by_name = dict(zip((port.name for port in self.inputs), given, strict=False)) | {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gdws.deploy.signature import Signature
+from gdws.deploy.onnx.signature import Signature
 from gdws.errors import GdwsError
 
 SIDES = (224, 64, 320, 640, 48, 32, 512, 16, 8, 128)

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from gdws.core.execution import full_precision
+from gdws.deploy.onnx.signature import Signature, signature_of
 from gdws.deploy.packages import require
-from gdws.deploy.signature import Signature, signature_of
 from gdws.errors import GdwsError, first_line
 from gdws.models.onnx.network import OnnxNetwork
 from gdws.models.onnx.noise import SIDES, is_single, noise

@@ -1,6 +1,6 @@
 """The operators of ONNX that networks of any maker have, as functions of tensors through which gradients pass.
 
-Those of gdws.deploy.onnx_operators are what gdws itself exports; these are in the general form, of any rank and padding.
+Those of gdws.deploy.onnx.operators are what gdws itself exports; these are in the general form, of any rank and padding.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ from typing import Any
 
 from torch import Tensor
 
-from gdws.deploy import onnx_operators
-from gdws.deploy.operators import arrays, resizing, windows
+from gdws.deploy.onnx import operators
+from gdws.deploy.onnx.general import arrays, resizing, windows
 
 OPERATORS: dict[str, Callable[[list[Any], dict[str, Any]], Tensor | Sequence[Tensor]]] = {
-    **onnx_operators.OPERATORS,
+    **operators.OPERATORS,
     **arrays.ARRAYS,
     **windows.WINDOWS,
     "Resize": resizing.resize,
 }
-READ = {**onnx_operators.READ, **arrays.READ, **windows.READ, **resizing.READ}
+READ = {**operators.READ, **arrays.READ, **windows.READ, **resizing.READ}
 """The attributes that are heeded. Others may only have the values that they have when they are left out."""
 NUMBERS: dict[str, tuple[int, ...]] = {
-    **dict.fromkeys((*onnx_operators.NUMBERS, *(name for name in arrays.READ if name.startswith("Reduce"))), (1, 2, 3, 4)),
+    **dict.fromkeys((*operators.NUMBERS, *(name for name in arrays.READ if name.startswith("Reduce"))), (1, 2, 3, 4)),
     "Clip": (1, 2),
     "ConstantOfShape": (0,),
     "Pow": (1,),
