@@ -28,11 +28,13 @@ FORMAT = "gdws result 1"
 """The first word of what --json writes: such a file may be written over."""
 
 Model = Annotated[
-    str, typer.Argument(help="demo, zoo:NAME, torchvision:NAME, timm:NAME, FILE.py:FACTORY (which is run) or a folder")
+    str,
+    typer.Argument(help="demo, zoo:NAME, torchvision:NAME, timm:NAME, FILE.py:FACTORY (which is run), FILE.onnx or a folder"),
 ]
 Weights = Annotated[Path | None, typer.Option(help="safetensors, or a torch state dict, for the (first) model")]
 Base = Annotated[
-    str | None, typer.Option(help="what a folder was made from, where that is FILE.py:FACTORY and no model on the line")
+    str | None,
+    typer.Option(help="what a folder was made from, where that is FILE.py:FACTORY or FILE.onnx and no model on the line"),
 ]
 Size = Annotated[
     int | None, typer.Option(min=1, max=2**16, help="height and width of the images (default: the folder's, or 32)")

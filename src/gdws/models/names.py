@@ -1,4 +1,5 @@
-"""Models by name: demo, zoo:NAME, torchvision:NAME, timm:NAME, path/to/file.py:factory, or a folder that gdws.save wrote."""
+"""Models by name: demo, zoo:NAME, torchvision:NAME, timm:NAME, path/to/file.py:factory, path/to/file.onnx, or a folder that
+gdws.save wrote."""
 
 from __future__ import annotations
 
@@ -22,6 +23,7 @@ from gdws.core.reading.weights import load_weights, read_weights
 from gdws.core.unwrap import Normalized, unwrap
 from gdws.errors import GdwsError, first_line
 from gdws.models import checkpoints, zoo
+from gdws.models.onnx.load import from_onnx
 
 HARMLESS = re.compile(r"demo|(zoo|torchvision|timm):[\w.-]+", re.ASCII)
 """Names that a folder may choose: networks of installed packages, with random weights."""
@@ -40,13 +42,14 @@ def resolve(
 ) -> nn.Module:
     """Build the network that a name stands for, in eval mode.
 
-    name     "demo", "zoo:NAME", "torchvision:NAME", "timm:NAME", "path/to/file.py:function", or a folder that gdws.save wrote.
-             The function of a file is called without arguments and returns an nn.Module; the file is code, and may do whatever
-             you may.
+    name     "demo", "zoo:NAME", "torchvision:NAME", "timm:NAME", "path/to/file.py:function", "path/to/file.onnx", or a folder
+             that gdws.save wrote. The function of a file is called without arguments and returns an nn.Module; the file is
+             code, and may do whatever you may. An ONNX file is data (gdws.models.from_onnx).
     weights  a file with a state dict (safetensors or torch), such as a public checkpoint. Nothing in it is executed.
     base     of a folder: the network that it was made from, instead of the one whose name the folder remembers. A remembered
              FILE.py:FACTORY may be a stranger's and is not run, nor is anything fetched that a folder names
-             (timm:hf-hub:...); the folder's exported file stands for the network.
+             (timm:hf-hub:...); the folder's exported file stands for the network. A remembered FILE.onnx is read if it is
+             where the name says, below the present folder, or beside the folder of the network.
     layers   of a folder: refuse the exported file, which has none.
     classes  number of classes of a network of the zoo, torchvision or timm. By default that of the weights, else its own.
 
@@ -81,10 +84,17 @@ def is_code(name: str) -> bool:
     return name.rpartition(":")[0].endswith(".py")
 
 
+def is_onnx(name: str) -> bool:
+    """Whether this names an ONNX file."""
+    return name.endswith(".onnx")
+
+
 def risk_of(name: str) -> str | None:
     """What speaks against using a name that a stranger wrote."""
     if is_code(name):
         return "which is code"
+    if is_onnx(name):
+        return "which is not beside it"
     return None if HARMLESS.fullmatch(name) else "which may be fetched from elsewhere"
 
 
@@ -136,9 +146,11 @@ def _architecture(name: str, classes: int | None = None) -> nn.Module:
     path, _, factory = name.rpartition(":")
     if is_code(name) and factory:
         return _from_file(Path(path), factory)
+    if is_onnx(name):
+        return from_onnx(name)
     raise GdwsError(
-        f"unknown model {name!r}: expected demo, zoo:NAME, torchvision:NAME, timm:NAME, FILE.py:FACTORY or a folder "
-        "that gdws compress wrote"
+        f"unknown model {name!r}: expected demo, zoo:NAME, torchvision:NAME, timm:NAME, FILE.py:FACTORY, FILE.onnx "
+        "or a folder that gdws compress wrote"
     )
 
 
@@ -148,6 +160,8 @@ def _saved(folder: str, weights: Path | None, base: str | None, layers: bool) ->
     remembered = base_of(folder)
     # The record may come from a stranger.
     risk = None if remembered is None else risk_of(remembered)
+    if remembered is not None and is_onnx(remembered):
+        base = base or _onnx_near(folder, remembered)
     base = base or (remembered if risk is None else None)
     if base is None:
         if storage.read_record(folder).get("exported") and not layers:
@@ -159,6 +173,15 @@ def _saved(folder: str, weights: Path | None, base: str | None, layers: bool) ->
     _, tensors = storage.read_saved(folder, unwrap(model))
     count = _other_classes(base, unwrap(model), tensors)
     return storage.load(folder, model if count is None else _architecture(base, count))
+
+
+def _onnx_near(folder: str, name: str) -> str | None:
+    """The ONNX file that a folder remembers, where a stranger could have sent it along: below the present folder under the
+    name as it is, or beside the folder. What a stranger names is opened nowhere else: a path may be on another machine."""
+    plain = Path(name)
+    inside = not plain.is_absolute() and ".." not in plain.parts
+    places = [*([plain] if inside else []), Path(folder).resolve().parent / plain.name]
+    return next((str(place) for place in places if os.path.isfile(place)), None)
 
 
 def _from_library(library: str, name: str, classes: int | None) -> nn.Module:

@@ -10,7 +10,7 @@ import torch
 from gdws.deploy.onnx.signature import Signature
 from gdws.deploy.packages import require
 from gdws.errors import GdwsError
-from gdws.models.onnx.network import OnnxNetwork
+from gdws.models.onnx.network import OnnxNetwork, outputs_of
 from gdws.models.onnx.noise import is_single, noise
 
 SAME = 1e-4
@@ -33,7 +33,7 @@ def _agree(free: OnnxNetwork, network: OnnxNetwork, signature: Signature) -> boo
     samples = noise(signature, rows=2)
     try:
         with torch.no_grad():
-            together, apart = (found if isinstance(found, tuple) else (found,) for found in (free(*samples), network(*samples)))
+            together, apart = (outputs_of(each(*samples)) for each in (free, network))
     except GdwsError:
         return False
     return all(

@@ -155,6 +155,11 @@ class OnnxNetwork(nn.Module):
         return made if isinstance(value, list) else made[0]
 
 
+def outputs_of(found: Tensor | dict[str, Tensor]) -> list[Tensor]:
+    """What a network gave, in the order of the file."""
+    return [found] if isinstance(found, Tensor) else list(found.values())
+
+
 def parameters(inputs: Sequence[Port]) -> list[str]:
     """What the forward pass calls its inputs: by their names in the file, as far as Python has such names."""
     names: list[str] = []

@@ -14,7 +14,7 @@ from gdws.core.execution import full_precision
 from gdws.deploy.onnx.signature import Signature, signature_of
 from gdws.deploy.packages import require
 from gdws.errors import GdwsError, first_line
-from gdws.models.onnx.network import OnnxNetwork
+from gdws.models.onnx.network import OnnxNetwork, outputs_of
 from gdws.models.onnx.noise import SIDES, is_single, noise
 
 TOLERANCE, OF_HALF = 1e-3, 3e-2
@@ -42,7 +42,7 @@ def check_parity(network: OnnxNetwork, proto: Any, path: Path) -> None:
             failed = failed or error
             continue
         if wanted is not None:
-            _compare(found if isinstance(found, tuple) else (found,), wanted, signature, path, _tolerance(proto))
+            _compare(outputs_of(found), wanted, signature, path, _tolerance(proto))
         return
     assert failed is not None
     if isinstance(failed, GdwsError):
@@ -83,7 +83,7 @@ def _tolerance(proto: Any) -> float:
     return OF_HALF if kinds & set(HALF) else TOLERANCE
 
 
-def _compare(found: tuple[Tensor, ...], wanted: list[Tensor], signature: Signature, path: Path, tolerance: float) -> None:
+def _compare(found: list[Tensor], wanted: list[Tensor], signature: Signature, path: Path, tolerance: float) -> None:
     for port, given, true in zip(signature.outputs, found, wanted, strict=True):
         if given.shape != true.shape:
             raise GdwsError(
