@@ -79,13 +79,15 @@ class _Builder:
             self.same[outputs[0]] = inputs[0]
         elif all(not name or name in self.constants for name in inputs):
             self._fold(node.op_type, inputs, outputs, attributes)
+        elif node.op_type == "Shape" and inputs[0] in self.numeric and all(self.shapes.get(inputs[0]) or [None]):
+            self._keep(outputs, [torch.tensor(self.shapes[inputs[0]], dtype=torch.int64)])  # how many numbers there are
         elif node.op_type == "Shape" or self._is_of_sizes(node.op_type, inputs, outputs):
             self.numeric.update(outputs)
             self.steps.append(Step(node.op_type, [self._number(name) for name in inputs], outputs, attributes, sizes=True))
         elif not self._add_layer(node, inputs, outputs, attributes):
             numbers = NUMBERS.get(node.op_type, ())
-            if node.op_type == "Gather" and inputs[1] in self.constants and self.constants[inputs[1]].ndim == 0:
-                numbers = (1,)
+            if node.op_type == "Gather" and inputs[1] in self.constants and self.constants[inputs[1]].ndim:
+                numbers = ()  # a list of channels moves with the network, as a tensor
             given = [self._number(name) if place in numbers else self._argument(name) for place, name in enumerate(inputs)]
             self.steps.append(Step(node.op_type, given, outputs, attributes))
 

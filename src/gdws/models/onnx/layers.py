@@ -83,10 +83,12 @@ def _convolution(
     return _filled(module, weight=weight, bias=bias), [] if symmetric else pads
 
 
-def _transposed(weight: nn.Parameter, bias: nn.Parameter | None, attributes: Attributes) -> nn.Module:
+def _transposed(weight: nn.Parameter, bias: nn.Parameter | None, attributes: Attributes) -> nn.Module | None:
     count = weight.ndim - 2
     strides, dilations = (attributes.get(name, [1] * count) for name in ("strides", "dilations"))
-    padding, extra = transposed_padding(attributes, weight.shape[2:])
+    padding, extra, cuts = transposed_padding(attributes, weight.shape[2:])
+    if any(map(any, cuts)):
+        return None
     groups = attributes.get("group", 1)
     module = TRANSPOSED[count](
         weight.shape[0],

@@ -34,8 +34,8 @@ def from_onnx(path: Path | str) -> nn.Module:
 
     Convolutions with constant weights are nn.Conv2d, called after the file's weights or nodes; so are linear layers,
     BatchNorm, transposed convolutions and LSTMs of PyTorch's kinds. The module takes the file's inputs in their order or by
-    their names, and gives its output or, of several, {name: output}. A file for one sample at a time gives a module for any batch.
-    It remembers the names and types of inputs and outputs, for gdws.to_onnx.
+    their names, and gives its output or, of several, {name: output}. A file for one sample at a time gives a module for any
+    batch. It remembers the names and types of inputs and outputs, for gdws.to_onnx.
 
     Raises GdwsError when onnx is not installed, the file is not whole, has an operator that is not known here, such as a loop,
     holds NaN, or gives other values than ONNX Runtime does (where that is installed) by a thousandth of the largest.

@@ -24,23 +24,31 @@ class Names:
         if weight.endswith(".weight") and weight != ".weight":
             wanted = _sanitized(weight.removesuffix(".weight"))
         else:
-            wanted = _sanitized(node.removesuffix(f"/{operator}").strip("/").replace("/", "."))
+            wanted = _sanitized(_path(node.removesuffix(f"/{operator}")))
         return self._once(wanted or operator)
 
     def _once(self, wanted: str) -> str:
+        words = wanted.split(".")
+        above = [".".join(words[: k + 1]) for k in range(len(words) - 1)]
+        if words[0] == "constants" or not self._layers.isdisjoint(above):
+            wanted, above = "_".join(words), []  # it would be inside of a layer
         name, count = wanted, 1
-        while self._is_taken(name):
+        while name in self._layers | self._folders:
             count += 1
             name = f"{wanted}_{count}"
-        parts = name.split(".")
-        self._folders.update(".".join(parts[: k + 1]) for k in range(len(parts) - 1))
+        self._folders.update(above)
         self._layers.add(name)
         return name
 
-    def _is_taken(self, name: str) -> bool:
-        parts = name.split(".")
-        above = {".".join(parts[: k + 1]) for k in range(len(parts) - 1)} | {name}
-        return bool(above & self._layers) or name in self._folders or parts[0] == "constants"
+
+def _path(node: str) -> str:
+    """`layer1.0.conv` of `/layer1/layer1.0/conv`: PyTorch names a part of a list after the list once more."""
+    words: list[str] = []
+    for word in node.split("/"):
+        if words and word.startswith(f"{words[-1]}."):
+            words.pop()
+        words += [word] if word else []
+    return ".".join(words)
 
 
 def _sanitized(name: str) -> str:

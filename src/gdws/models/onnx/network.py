@@ -127,7 +127,8 @@ class OnnxNetwork(nn.Module):
         if step.module is not None:
             found = self.get_submodule(step.module)(*inputs)
         elif step.operator == "Shape":
-            found = list(inputs[0].shape[step.attributes.get("start", 0) : step.attributes.get("end")])
+            sizes = inputs[0].shape if isinstance(inputs[0], Tensor) else [len(inputs[0])]
+            found = list(sizes[step.attributes.get("start", 0) : step.attributes.get("end")])
         elif step.sizes:
             found = SIZES[step.operator](inputs, step.attributes)
         else:

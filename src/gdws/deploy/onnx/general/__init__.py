@@ -25,6 +25,7 @@ NUMBERS: dict[str, tuple[int, ...]] = {
     **dict.fromkeys((*operators.NUMBERS, *(name for name in arrays.READ if name.startswith("Reduce"))), (1, 2, 3, 4)),
     "Clip": (1, 2),
     "ConstantOfShape": (0,),
+    "Gather": (1,),
     "Pow": (1,),
     "Range": (0, 1, 2),
     "Resize": (2, 3),

@@ -38,6 +38,7 @@ def gather(inputs: list[Any], attributes: Attributes) -> Tensor:
     if isinstance(index, int):
         result: Tensor = x.select(axis, index)
         return result
+    index = torch.tensor(index, device=x.device) if isinstance(index, list) else index
     places = torch.where(index < 0, index + x.shape[axis], index)
     picked: Tensor = x.index_select(axis, places.flatten())
     return picked if index.ndim == 1 else picked.reshape(*x.shape[:axis], *index.shape, *x.shape[axis + 1 :])

@@ -63,37 +63,53 @@ def convolution(inputs: list[Any], attributes: Attributes) -> Tensor:
     return CONVOLUTIONS[count](padded, weight, bias, strides, own, dilations, attributes.get("group", 1))
 
 
-def transposed_padding(attributes: Attributes, window: Sequence[int]) -> tuple[list[int], list[int]]:
-    """The padding and the output padding by which PyTorch's transposed convolution does what ONNX's does."""
-    count = len(window)
-    pads = list(attributes.get("pads", [0] * 2 * count))
-    extra = list(attributes.get("output_padding", [0] * count))
-    strides, dilations = (attributes.get(name, [1] * count) for name in ("strides", "dilations"))
-    kind = attributes.get("auto_pad", b"NOTSET")
-    if kind in (b"SAME_UPPER", b"SAME_LOWER") and "output_shape" not in attributes:  # the output has stride times the size
-        totals = [
-            dilation * (taps - 1) + 1 + more - stride
-            for taps, stride, dilation, more in zip(window, strides, dilations, extra, strict=True)
-        ]
-        halves = [(total // 2, total - total // 2) for total in totals]
-        ordered = [(large, small) if kind == b"SAME_LOWER" else (small, large) for small, large in halves]
-        pads = [pair[0] for pair in ordered] + [pair[1] for pair in ordered]
-    elif "output_shape" in attributes:
+def transposed_padding(attributes: Attributes, window: Sequence[int]) -> tuple[list[int], list[int], list[tuple[int, int]]]:
+    """The padding and the output padding by which PyTorch's transposed convolution does what ONNX's does, and what must be cut
+    off then at the beginning and the end of each axis, where it cuts as much at both."""
+    if "output_shape" in attributes:
         raise GdwsError("a ConvTranspose names its output_shape: expected pads")
-    for axis in range(count):  # what is cut off less at the end is put on there
-        extra[axis] += pads[axis] - pads[axis + count]
-    limits = [max(stride, dilation) for stride, dilation in zip(strides, dilations, strict=True)]
-    if any(not 0 <= more < limit for more, limit in zip(extra, limits, strict=True)) or min(pads) < 0:
-        raise GdwsError(f"a ConvTranspose has the pads {pads}: expected as many before as after")
-    return pads[:count], extra
+    count = len(window)
+    strides, dilations = (attributes.get(name, [1] * count) for name in ("strides", "dilations"))
+    before, after = _cut_by_transposed(attributes, window, strides, dilations)
+    padding, extra, cuts = [], [], []
+    own = attributes.get("output_padding", [0] * count)
+    for first, last, more, stride, dilation in zip(before, after, own, strides, dilations, strict=True):
+        missing = first - last + more  # what is cut off less at the end is put on there
+        if 0 <= missing < max(stride, dilation):
+            padding, extra, cuts = [*padding, first], [*extra, missing], [*cuts, (0, 0)]
+        else:
+            least = min(first, last)
+            padding, extra, cuts = [*padding, least], [*extra, more], [*cuts, (first - least, last - least)]
+    return padding, extra, cuts
+
+
+def _cut_by_transposed(
+    attributes: Attributes, window: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
+) -> tuple[list[int], list[int]]:
+    """What ONNX cuts off before and after each axis. SAME leaves stride times the size of the input."""
+    count = len(window)
+    kind = attributes.get("auto_pad", b"NOTSET")
+    if kind not in (b"SAME_UPPER", b"SAME_LOWER"):
+        pads = list(attributes.get("pads", [0] * 2 * count))
+        return pads[:count], pads[count:]
+    own = attributes.get("output_padding", [0] * count)
+    totals = [
+        dilation * (taps - 1) + 1 + more - stride
+        for taps, stride, dilation, more in zip(window, strides, dilations, own, strict=True)
+    ]
+    halves = [total // 2 for total in totals], [total - total // 2 for total in totals]
+    return halves if kind == b"SAME_UPPER" else (halves[1], halves[0])
 
 
 def transposed_convolution(inputs: list[Any], attributes: Attributes) -> Tensor:
     x, weight, bias = [*inputs, None][:3]
     count = weight.ndim - 2
     strides, dilations = (attributes.get(name, [1] * count) for name in ("strides", "dilations"))
-    padding, extra = transposed_padding(attributes, weight.shape[2:])
-    return TRANSPOSED[count](x, weight, bias, strides, padding, extra, attributes.get("group", 1), dilations)
+    padding, extra, cuts = transposed_padding(attributes, weight.shape[2:])
+    made: Tensor = TRANSPOSED[count](x, weight, bias, strides, padding, extra, attributes.get("group", 1), dilations)
+    for axis, (first, last) in enumerate(cuts, 2):
+        made = made.narrow(axis, first, made.shape[axis] - first - last)
+    return made
 
 
 def max_pool(inputs: list[Any], attributes: Attributes) -> Tensor:
