@@ -1,5 +1,5 @@
-"""Models by name: demo, zoo:NAME, torchvision:NAME, timm:NAME, hf:REPO, path/to/file.py:factory, or a folder that gdws.save
-wrote or the Hugging Face hub."""
+"""Models by name: demo, zoo:NAME, torchvision:NAME, timm:NAME, hf:REPO, path/to/file.py:factory, path/to/file.onnx, or a folder
+that gdws.save wrote or the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from gdws.core.unwrap import Normalized, unwrap
 from gdws.data import Dataset
 from gdws.errors import GdwsError, first_line
 from gdws.models import checkpoints, hub, zoo
+from gdws.models.onnx.load import from_onnx
 
 HARMLESS = re.compile(r"demo|(zoo|torchvision|timm):[\w.-]+", re.ASCII)
 """Names that a folder may choose: networks of installed packages, with random weights."""
@@ -46,14 +47,15 @@ def resolve(
 ) -> nn.Module:
     """Build the network that a name stands for, in eval mode.
 
-    name     "demo", "zoo:NAME", "torchvision:NAME", "timm:NAME", "path/to/file.py:function", or a folder that gdws.save wrote;
-             "hf:OWNER/NAME", which is fetched from the Hugging Face hub, or a folder with its config.json and
-             model.safetensors. The function of a file is called without arguments and returns an nn.Module; the file is code,
-             and may do whatever you may.
+    name     "demo", "zoo:NAME", "torchvision:NAME", "timm:NAME", "path/to/file.py:function", "path/to/file.onnx", or a folder
+             that gdws.save wrote; "hf:OWNER/NAME", which is fetched from the Hugging Face hub, or a folder with its config.json
+             and model.safetensors. The function of a file is called without arguments and returns an nn.Module; the file is
+             code, and may do whatever you may. An ONNX file is data (gdws.models.from_onnx).
     weights  a file with a state dict (safetensors or torch), such as a public checkpoint. Nothing in it is executed.
     base     of a folder: the network that it was made from, instead of the one whose name the folder remembers. A remembered
              FILE.py:FACTORY may be a stranger's and is not run, nor is anything fetched that a folder names
-             (hf:..., timm:hf-hub:...); the folder's exported file stands for the network.
+             (hf:..., timm:hf-hub:...); the folder's exported file stands for the network. A remembered FILE.onnx is read if it
+             is where the name says, below the present folder, or beside the folder of the network.
     layers   of a folder: refuse the exported file, which has none.
     classes  number of classes of a network of the zoo, torchvision or timm. By default that of the weights, else its own.
 
@@ -88,10 +90,17 @@ def is_code(name: str) -> bool:
     return name.rpartition(":")[0].endswith(".py")
 
 
+def is_onnx(name: str) -> bool:
+    """Whether this names an ONNX file."""
+    return name.endswith(".onnx")
+
+
 def risk_of(name: str) -> str | None:
     """What speaks against using a name that a stranger wrote."""
     if is_code(name):
         return "which is code"
+    if is_onnx(name):
+        return "which is not beside it"
     return None if HARMLESS.fullmatch(name) else "which may be fetched from elsewhere"
 
 
@@ -154,9 +163,11 @@ def _architecture(name: str, classes: int | None = None) -> nn.Module:
     path, _, factory = name.rpartition(":")
     if is_code(name) and factory:
         return _from_file(Path(path), factory)
+    if is_onnx(name):
+        return from_onnx(name)
     raise GdwsError(
-        f"unknown model {name!r}: expected demo, zoo:NAME, torchvision:NAME, timm:NAME, hf:REPO, FILE.py:FACTORY or a folder "
-        "that gdws compress wrote, or with config.json and model.safetensors"
+        f"unknown model {name!r}: expected demo, zoo:NAME, torchvision:NAME, timm:NAME, hf:REPO, FILE.py:FACTORY, FILE.onnx or a "
+        "folder that gdws compress wrote, or with config.json and model.safetensors"
     )
 
 
@@ -166,6 +177,8 @@ def _saved(folder: str, weights: Path | None, base: str | None, layers: bool) ->
     remembered = base_of(folder)
     # The record may come from a stranger.
     risk = None if remembered is None else risk_of(remembered)
+    if base is None and remembered is not None and is_onnx(remembered):
+        base = _onnx_near(folder, remembered)
     if base is None and risk is None:
         base = remembered
     if base is None:
@@ -178,6 +191,15 @@ def _saved(folder: str, weights: Path | None, base: str | None, layers: bool) ->
     _, tensors = storage.read_saved(folder, unwrap(model))
     count = _other_classes(base, unwrap(model), tensors)
     return storage.load(folder, model if count is None else _architecture(base, count))
+
+
+def _onnx_near(folder: str, name: str) -> str | None:
+    """The ONNX file that a folder remembers, where a stranger could have sent it along: below the present folder under the
+    name as it is, or beside the folder. What a stranger names is opened nowhere else: a path may be on another machine."""
+    plain = Path(name)
+    inside = not plain.is_absolute() and ".." not in plain.parts
+    places = [*([plain] if inside else []), Path(folder).resolve().parent / plain.name]
+    return next((str(place) for place in places if os.path.isfile(place)), None)
 
 
 def _from_library(library: str, name: str, classes: int | None) -> nn.Module:

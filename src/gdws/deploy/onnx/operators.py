@@ -7,7 +7,7 @@ constant tensor of shapes, axes or paddings as Python numbers: a trace then know
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -263,7 +263,7 @@ READ = {
 """The attributes that are heeded here. Others may only have the values that they have when they are left out."""
 
 
-def unread_attribute(onnx: Any, node: Any, version: int) -> str | None:
+def unread_attribute(onnx: Any, node: Any, version: int, heeded: Mapping[str, str] = READ) -> str | None:
     """An attribute of a node, and its value, that would change what the node does and is not heeded."""
     known = onnx.defs.get_schema(node.op_type, version).attributes
     for attribute in node.attribute:
@@ -271,7 +271,7 @@ def unread_attribute(onnx: Any, node: Any, version: int) -> str | None:
         usual = known[attribute.name].default_value if attribute.name in known else None
         is_usual = usual is not None and usual.type and value == onnx.helper.get_attribute_value(usual)
         if (
-            attribute.name in READ.get(node.op_type, "").split()
+            attribute.name in heeded.get(node.op_type, "").split()
             or is_usual
             or (attribute.name == "dilations" and set(value) == {1})
         ):
