@@ -166,8 +166,8 @@ def _architecture(name: str, classes: int | None = None) -> nn.Module:
     if is_onnx(name):
         return from_onnx(name)
     raise GdwsError(
-        f"unknown model {name!r}: expected demo, zoo:NAME, torchvision:NAME, timm:NAME, hf:REPO, FILE.py:FACTORY, FILE.onnx or a "
-        "folder that gdws compress wrote, or with config.json and model.safetensors"
+        f"unknown model {name!r}: expected demo, zoo:NAME, torchvision:NAME, timm:NAME, hf:REPO, FILE.py:FACTORY, FILE.onnx or "
+        "a folder that gdws compress wrote, or with config.json and model.safetensors"
     )
 
 
