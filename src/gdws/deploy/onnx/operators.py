@@ -18,6 +18,7 @@ from gdws.deploy.onnx.rearranging import (
     Attributes,
     cast,
     constant,
+    counted,
     expanded,
     filled,
     numbers_in,
@@ -28,6 +29,7 @@ from gdws.deploy.onnx.rearranging import (
     sliced,
     split,
     squeezed,
+    tiled,
     unsqueezed,
 )
 from gdws.deploy.onnx.windows import (
@@ -181,7 +183,7 @@ OPERATORS: dict[str, Callable[[list[Any], Attributes], Tensor | Sequence[Tensor]
     "Pad": padded_all,
     "Pow": _of_tensors(torch.pow),
     "QuantizeLinear": _quantized,
-    "Range": lambda inputs, _: torch.arange(*(each.item() for each in inputs), dtype=inputs[0].dtype),
+    "Range": counted,
     "Reciprocal": _of_tensors(torch.reciprocal),
     "ReduceL1": _over_axes(lambda x, dim, keepdim: x.abs().sum(dim, keepdim)),
     "ReduceL2": _over_axes(torch.linalg.vector_norm),
@@ -211,7 +213,7 @@ OPERATORS: dict[str, Callable[[list[Any], Attributes], Tensor | Sequence[Tensor]
     "Sub": _of_tensors(torch.sub),
     "Sum": lambda inputs, _: functools.reduce(torch.add, inputs),
     "Tanh": _of_tensors(torch.tanh),
-    "Tile": lambda inputs, _: inputs[0].repeat(numbers_in(inputs[1])),
+    "Tile": tiled,
     "Transpose": lambda inputs, attributes: inputs[0].permute(attributes["perm"]),
     "Unsqueeze": unsqueezed,
     "Where": _of_tensors(torch.where),

@@ -184,7 +184,9 @@ def _without_weights(onnx: Any, proto: Any, image: Sequence[int]) -> Any:
     light.opset_import.extend(proto.opset_import)
     graph = light.graph
     graph.name = proto.graph.name
-    graph.node.extend(proto.graph.node)
+    ranges = [node for node in proto.graph.node if node.op_type == "Range"]
+    graph.node.extend(node for node in proto.graph.node if node.op_type != "Range")
+    graph.input.extend(_counted(onnx, proto, node) for node in ranges)  # onnx would write down every number of them
     weights = {tensor.name for tensor in proto.graph.initializer}
     shapes = _sized(signature_in(proto), image)
     for value in proto.graph.input:
@@ -199,6 +201,18 @@ def _without_weights(onnx: Any, proto: Any, image: Sequence[int]) -> Any:
     for value in proto.graph.output:
         graph.output.append(onnx.helper.make_tensor_value_info(value.name, value.type.tensor_type.elem_type, None))
     return light
+
+
+def _counted(onnx: Any, proto: Any, node: Any) -> Any:
+    """What a Range gives as an input: of as many numbers as its constants say, or of unknown size."""
+    constants = {tensor.name: tensor for tensor in proto.graph.initializer}
+    found = [constants[name] for name in node.input if name in constants and math.prod(constants[name].dims) == 1]
+    if len(found) < 3:
+        return onnx.helper.make_tensor_value_info(node.output[0], onnx.TensorProto.INT64, ["numbers"])
+    start, limit, step = (onnx.numpy_helper.to_array(tensor).item() for tensor in found)
+    count = max(math.ceil((limit - start) / step), 0) if step else 0
+    check_bytes(f"the numbers that {node.name[:40]!r} counts", count * onnx.numpy_helper.to_array(found[0]).itemsize)
+    return onnx.helper.make_tensor_value_info(node.output[0], found[0].data_type, [count])
 
 
 def _sized(signature: Signature, image: Sequence[int]) -> dict[str, list[int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from gdws.core.reading.limits import check_bytes
 from gdws.deploy.packages import require
 from gdws.errors import GdwsError
 
@@ -109,7 +111,24 @@ def constant(inputs: list[Any], attributes: Attributes) -> Tensor:
 def filled(inputs: list[Any], attributes: Attributes) -> Tensor:
     """ConstantOfShape: zeros in float32 unless a value says otherwise."""
     value = _tensor(attributes["value"]) if "value" in attributes else torch.zeros(1)
-    return value.reshape(()).expand(numbers_in(inputs[0])).clone()
+    shape = numbers_in(inputs[0])
+    check_bytes("what a ConstantOfShape makes", math.prod(shape) * value.element_size())
+    return value.reshape(()).expand(shape).clone()
+
+
+def counted(inputs: list[Any], attributes: Attributes) -> Tensor:
+    """Range: numbers from one to before another in steps."""
+    start, limit, step = (each.item() for each in inputs)
+    dtype = inputs[0].dtype
+    check_bytes("what a Range counts", max(math.ceil((limit - start) / step), 0) * dtype.itemsize)
+    return torch.arange(start, limit, step, dtype=dtype)
+
+
+def tiled(inputs: list[Any], attributes: Attributes) -> Tensor:
+    x: Tensor = inputs[0]
+    times = numbers_in(inputs[1])
+    check_bytes("what a Tile repeats", math.prod(times) * x.numel() * x.element_size())
+    return x.repeat(times)
 
 
 def cast(inputs: list[Any], attributes: Attributes) -> Tensor:
