@@ -105,6 +105,8 @@ def test_a_folder_made_from_a_file_needs_nothing_but_itself(run, project):
     assert ran(project)
     assert run("evaluate", "fast", "--base", "sub/mine.py:make", *options, "base.json")[0] == 0
     assert ran(project)
+    status, text = run("inspect", "fast", "--base", "")
+    assert (status, "unknown model ''" in text) == (2, True), text  # was as if none had been named
     found = [json.loads((project / f"{name}.json").read_text())["rows"][-1] for name in ("alone", "named", "base")]
     assert len({(row["natural"], row["robust"]) for row in found}) == 1
 
@@ -286,6 +288,14 @@ def test_a_file_for_one_batch_size_says_so(run, project):
         (["compress", "demo", "--out", "o", "--device", "meta"], "device 'meta' cannot be used"),
         (["evaluate", "demo", "--device", "nothing"], "device 'nothing' cannot be used"),
         (["compress", "demo", "--out", "o", "--threads", 1.5], "--threads"),
+        (["demo", "--images", 0], "--images"),  # which was told after a minute of work
+        (["demo", "--images", 1001], "--images"),
+        (["compress", "demo", "--out", "o", "--eps", ""], "--eps is '': expected a number or a fraction"),  # was 8/255
+        (["evaluate", "demo", "--eps", "1/inf"], "--eps is '1/inf': expected a number or a fraction"),  # was no attack
+        (["evaluate", "demo", "--eps", ""], "--eps is '': expected a number or a fraction"),  # was 8/255
+        (["train", "zoo:tiny", "--data", "demo", "--out", "o", "--recipe", ""], "unknown recipe ''"),  # was the default
+        (["bench", "demo", "--engine", "eager", "--repeats", "9" * 40], "and at most 1,000,000"),
+        (["evaluate", "demo", "--eps", "8/"], "--eps is '8/': expected a number or a fraction"),  # was 8
     ],
 )
 def test_numbers_out_of_range_are_told(run, words, sentence):

@@ -1,6 +1,7 @@
 """Tuning without labels brings a compressed network nearer to its original."""
 
 import copy
+import dataclasses
 
 import pytest
 import torch
@@ -106,3 +107,11 @@ def test_balanced_factors_are_the_same_function(enhanced):
 def test_wrong_things_get_one_sentence(enhanced, call, words):
     with pytest.raises(GdwsError, match=words):
         call(*enhanced)
+
+
+def test_compress_repairs_where_it_is_asked_to():
+    torch.manual_seed(0)
+    model, data = Enhancer().eval(), [gdws.Arguments(torch.rand(16, 3, 12, 12), torch.rand(16) + 0.5) for _ in range(4)]
+    plain = gdws.compress(model, data, gdws.Macs(0.35), METHOD)
+    repaired = gdws.compress(model, data, gdws.Macs(0.35), dataclasses.replace(METHOD, repair=gdws.Repair(steps=100)))
+    assert gdws.plan_of(repaired).fidelity.distance < gdws.plan_of(plain).fidelity.distance

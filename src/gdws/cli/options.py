@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from collections.abc import Iterable
@@ -61,7 +62,7 @@ def load_network(
     """
     if base is None and is_folder(name):
         base = _same_code(base_of(name), named)
-    announce_code(base or name)
+    announce_code(name if base is None else base)
     try:
         return models.resolve(name, weights, base=base, layers=layers)
     except BaseNeeded as needed:
@@ -105,8 +106,11 @@ def image_shape(size: int | None, networks: Iterable[nn.Module]) -> tuple[int, i
 def fraction(text: str) -> float:
     """A radius: a number, or a fraction such as 8/255."""
     try:
-        top, _, bottom = text.partition("/")
-        value = float(top) / float(bottom or 1)
+        top, slash, bottom = text.partition("/")
+        divisor = float(bottom) if slash else 1.0
+        value = float(top) / divisor
+        if not math.isfinite(divisor):
+            raise ValueError
     except (ValueError, ZeroDivisionError):
         raise GdwsError(f"--eps is {text!r}: expected a number or a fraction such as 8/255") from None
     if not 0 <= value <= 1:

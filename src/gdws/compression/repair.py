@@ -13,17 +13,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from gdws.attacks.pgd import PGD
 from gdws.calibration.collect import gather_inputs, settle
-from gdws.calibration.method import Uniform
+from gdws.calibration.method import Repair, Uniform
 from gdws.calibration.sensitivity import attacked
-from gdws.core.checks import AnyBatches, check_seed, is_count
+from gdws.core.checks import AnyBatches, check_seed
 from gdws.core.execution import evaluating, full_precision, own_copy, placement
 from gdws.core.inputs import Inputs, map_tensors, place
 from gdws.core.progress import note, track
@@ -41,34 +39,6 @@ HELD_BACK = 0.1
 """Share of the samples that tell whether it did any good."""
 WARMUP = 0.05
 """Share of the steps in which the rate rises."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Repair:
-    """How a compressed network is repaired.
-
-    steps        of the optimizer, Adam; the rate falls to zero along a cosine.
-    batch        samples in each.
-    rate         largest step, as a share of the size of each tensor's values.
-    activations  weight of what the replaced layers give beside the outputs.
-    attack       made on the compressed network first, towards other decisions than the original's; None: samples as they are.
-
-    >>> import gdws
-    >>> gdws.Repair(steps=100).batch
-    8
-    """
-
-    steps: int = 500
-    batch: int = 8
-    rate: float = 5e-3
-    activations: float = 1.0
-    attack: PGD | None = None
-
-    def __post_init__(self) -> None:
-        if not (is_count(self.steps, 1) and is_count(self.batch, 1)):
-            raise GdwsError(f"{self}: expected at least one step and one sample in a batch")
-        if not (0 < self.rate < 1 and 0 <= self.activations < float("inf")):
-            raise GdwsError(f"{self}: expected a rate from 0 to 1 and a weight of at least 0")
 
 
 DEFAULT = Repair()
@@ -136,7 +106,7 @@ def _descend(
     generator: torch.Generator,
 ) -> None:
     """Train `moving`, in place, towards `teacher`."""
-    groups = [
+    groups: list[dict[str, Any]] = [
         {"params": [value], "lr": settings.rate * max(SMALLEST, float(value.detach().square().mean().sqrt()))}
         for value in moving.parameters()
     ]

@@ -48,7 +48,7 @@ class Dataset:
             raise GdwsError(f"{name} holds no images: expected at least one")
         if isinstance(images, Tensor) and (images.dtype != torch.uint8 or images.ndim != 4):
             raise GdwsError(f"the images of {name} are {images.dtype} {tuple(images.shape)}: expected uint8 (N, 3, H, W)")
-        if labels is not None and len(images) != len(labels):
+        if labels is not None and labels.ndim > 0 and len(images) != len(labels):
             raise GdwsError(f"{name} has {len(images)} images and {len(labels)} labels: expected a label for each image")
         labels = None if labels is None else classes(labels, len(images))
         self.name = name

@@ -19,14 +19,19 @@ from torch import Tensor, nn
 
 from gdws.compression import storage
 from gdws.core.checks import check_weights
+from gdws.core.reading.limits import check_bytes
 from gdws.core.reading.weights import load_weights, read_weights
 from gdws.core.unwrap import Normalized, unwrap
+from gdws.data import Dataset
 from gdws.errors import GdwsError, first_line
 from gdws.models import checkpoints, zoo
 from gdws.models.onnx.load import from_onnx
 
 HARMLESS = re.compile(r"demo|(zoo|torchvision|timm):[\w.-]+", re.ASCII)
 """Names that a folder may choose: networks of installed packages, with random weights."""
+
+BYTES_A_CLASS = 20_000
+"""Of a wide head in training: 2,048 weights and some more, rarely in one copy."""
 
 
 class BaseNeeded(GdwsError):
@@ -126,6 +131,13 @@ def _inside(model: nn.Module) -> nn.Module:
     return model.network if isinstance(model, Normalized) else model
 
 
+def classes_of(data: Dataset) -> int:
+    """Of a network for this data: one more than its largest label, for which a file needs no images."""
+    largest = int(data.labels.max())
+    check_bytes(f"a network for label {largest:,} of {data.name}", BYTES_A_CLASS * (largest + 1))
+    return largest + 1
+
+
 def _other_classes(name: str, model: nn.Module, tensors: Mapping[str, Tensor]) -> int | None:
     """How many classes the tensors are of, if they differ from the model's in that and it can be built so."""
     expected = model.state_dict()
@@ -160,9 +172,10 @@ def _saved(folder: str, weights: Path | None, base: str | None, layers: bool) ->
     remembered = base_of(folder)
     # The record may come from a stranger.
     risk = None if remembered is None else risk_of(remembered)
-    if remembered is not None and is_onnx(remembered):
-        base = base or _onnx_near(folder, remembered)
-    base = base or (remembered if risk is None else None)
+    if base is None and remembered is not None and is_onnx(remembered):
+        base = _onnx_near(folder, remembered)
+    elif base is None and risk is None:
+        base = remembered
     if base is None:
         if storage.read_record(folder).get("exported") and not layers:
             return storage.load(folder)

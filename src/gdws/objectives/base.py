@@ -40,11 +40,11 @@ class Objective(ABC):
     """Whether gdws.attacks know how to move such outputs."""
 
     def outputs(self, output: Any) -> list[Tensor]:
-        """The tensors of an output that count, each with a row for every sample."""
+        """The tensors of an `output` that count, each with a row for every sample."""
         return floats_in(output)
 
     def check(self, output: Any, samples: int) -> None:
-        """Refuse outputs that the objective does not fit, with a sentence."""
+        """Refuse an `output` for so many `samples` that the objective does not fit, with a sentence."""
         found = self.outputs(output)
         if not found:
             raise GdwsError(f"the model returned {_described(output)}: expected at least one floating-point tensor")
@@ -58,7 +58,7 @@ class Objective(ABC):
                 raise GdwsError("the model returned NaN or infinite values: expected finite numbers (are its weights intact?)")
 
     def answers(self, model: nn.Module, inputs: Inputs) -> list[Tensor]:
-        """The tensors of model(inputs) that count, checked."""
+        """The tensors of `model`(`inputs`) that count, checked."""
         output = call_model(model, inputs)
         self.check(output, len(inputs))
         return self.outputs(output)
@@ -75,15 +75,15 @@ class Objective(ABC):
         return {}
 
     def with_tensors(self, tensors: dict[str, Tensor]) -> Self:
-        """The objective with what `tensors` gave."""
+        """The objective with what the method of that name gave: `tensors` by name."""
         return self
 
     @abstractmethod
     def cotangents(self, outputs: Sequence[Tensor], generator: torch.Generator) -> list[Tensor]:
-        """One random cotangent for each of the `outputs`, of its shape; on the CPU's `generator`."""
+        """One random cotangent for each of the `outputs`, of its shape, drawn from `generator` on the CPU."""
 
     def loss(self, before: Sequence[Tensor], after: Sequence[Tensor]) -> Tensor:
-        """What training minimizes so that `after` becomes `before`: one number, with a graph of gradients.
+        """What training minimizes so that `after` becomes `before`, both as `outputs` gives them: one number with a graph.
 
         By default the squared error, relative to the variance of each output in this batch.
         """
@@ -91,7 +91,7 @@ class Objective(ABC):
 
     @abstractmethod
     def distances(self, before: Any, after: Any) -> Tensor:
-        """How far a network's output is from the original's, for each sample: (B,) in float64, 0 for none."""
+        """How far an output (`after`) is from the original's (`before`), for each sample: (B,) in float64, 0 for none."""
 
 
 def _described(output: Any) -> str:

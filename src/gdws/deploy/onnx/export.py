@@ -13,28 +13,40 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.export import ExportedProgram
+from torch import nn
+from torch.export import Dim, ExportedProgram
 
 from gdws.core.files import Kind, write_atomically
+from gdws.core.unwrap import unwrap
+from gdws.deploy.interface import IMAGES, LOGITS, OUTPUT, Given, checked_inputs
+from gdws.deploy.onnx.ports import name_ports, name_sizes, take_signature
+from gdws.deploy.onnx.signature import Signature, signature_of
 from gdws.deploy.onnx.straight_through import StraightThrough
 from gdws.deploy.packages import require
-from gdws.deploy.tracing import free_batch, silence_exporter, trace_model
+from gdws.deploy.tracing import silence_exporter, trace_model
 from gdws.errors import GdwsError, first_line
 
 
-def to_onnx(model: nn.Module | ExportedProgram, path: Path | str, example: Tensor) -> None:
+def to_onnx(model: nn.Module | ExportedProgram, path: Path | str, example: Given) -> None:
     """Export a model as one self-contained ONNX file.
 
     model    an nn.Module on any device, or what torch.export made of one.
     path     of the file; an ONNX file that is there is replaced.
-    example  images (B, C, H, W) in [0, 1], which give the size; the batch of the file is dynamic. A model that can be
-             traced for batches of one size only becomes a file for batches of the example's, with a warning; one that was
-             loaded from a file becomes that file.
+    example  what the model is called with, which gives the sizes: a tensor, such as images (B, C, H, W), or several as
+             gdws.Arguments, a dictionary by name or a tuple. A classifier takes images in [0, 1].
 
-    The file takes float32 `images` (batch, C, H, W) in [0, 1] and gives `logits` (batch, classes). Nodes with a weight carry
-    its name ("layer1.0.conv1.depthwise"), so that gdws.quantize can speak of them. BatchNorm is folded into convolutions where
-    that is exact.
+    The batch of the file is free. So are height and width of all inputs (B, C, H, W), unless the model is a classifier or can
+    be traced for the example's size only. A model that can be traced for one batch only becomes a file for batches of the
+    example's, with a warning; one that was loaded from a file becomes that file. gdws.deploy.onnx.reading.read_signature
+    says which sizes a file leaves free: these have names.
+
+    A single tensor is the input `images`; of several each has its name in Arguments, and one by position that of the argument
+    of the model's forward pass. A classifier gives `logits` (batch, classes), another model `output`, or the keys of its
+    dictionary, or `output`, `output1` and so on for a tuple. Floats are float32. Of a model that came from an ONNX file (it has
+    a signature) the file has the names, types and free sizes that the other has; inside it computes in float32.
+
+    Nodes with a weight carry its name ("layer1.0.conv1.depthwise"), so that gdws.quantize can speak of them. BatchNorm is
+    folded into convolutions where that is exact.
 
     Raises GdwsError when onnx or onnxscript is not installed, the model cannot be traced, the file
     would be larger than 2 GB, or it cannot be written.
@@ -50,22 +62,54 @@ def to_onnx(model: nn.Module | ExportedProgram, path: Path | str, example: Tenso
         write_atomically(Path(path), model.path.read_bytes(), Kind.ONNX)
         return
     require("onnx"), require("onnxscript")
-    program = model if isinstance(model, ExportedProgram) else trace_model(model, example)
-    shapes = free_batch() if program.range_constraints else None
-    names: dict[str, Any] = {"input_names": ["images"], "output_names": ["logits"]}
+    if isinstance(model, ExportedProgram):
+        write_program(model, path)
+    else:
+        write_program(trace_model(model, checked_inputs(example), any_size=True), path, signature_of(unwrap(model)))
+
+
+def write_program(program: ExportedProgram, path: Path | str, signature: Signature | None = None) -> None:
+    """Write what gdws.deploy.tracing made of a model as an ONNX file, with the signature of another, if there is one."""
+    require("onnx"), require("onnxscript")
+    inputs, outputs = _names(program)
+    # A classifier's file is what the exporter makes of it: it is the one that all numbers were measured with.
+    plain = (inputs, outputs) == ([IMAGES], [LOGITS]) and signature is None
+    names: dict[str, Any] = {"input_names": inputs, "output_names": outputs} if plain else {}
+    if plain and program.range_constraints:
+        names["dynamic_shapes"] = ({0: Dim("batch")},)
     with silence_exporter():
         try:
-            made = torch.onnx.export(program, dynamo=True, verbose=False, dynamic_shapes=shapes, **names)
+            made = torch.onnx.export(program, dynamo=True, verbose=False, **names)
         except Exception as error:
             raise GdwsError(f"the model has no ONNX form: {first_line(error)}") from None
     assert made is not None
     proto = made.model_proto
     _tidy(proto)
+    if not plain:
+        name_ports(proto, inputs, outputs)
+        name_sizes(proto)
+    if signature is not None:
+        take_signature(proto, signature)
     try:
         content = proto.SerializeToString()
     except ValueError:
         raise GdwsError(f"{path} would be larger than 2 GB: expected a model that fits into one ONNX file") from None
     write_atomically(Path(path), content, Kind.ONNX)
+
+
+def _names(program: ExportedProgram) -> tuple[list[str], list[str]]:
+    """What the file calls the inputs and outputs of a traced model."""
+    values = {node.name: node.meta["val"] for node in program.graph.nodes if "val" in node.meta}
+    inputs = [str(name) for name in program.graph_signature.user_inputs]
+    first, *others = [str(name) for name in program.graph_signature.user_outputs]
+    _, named = program.example_inputs or ((), {})
+    if len(inputs) == 1 and not named:
+        inputs = [IMAGES]
+    kind = program.call_spec.out_spec
+    if kind is not None and kind.type is dict:
+        return inputs, [str(key) for key in kind.context]
+    is_classifier = values[first].ndim == 2 and values[first].is_floating_point()
+    return inputs, [LOGITS if is_classifier else OUTPUT, *(f"{OUTPUT}{index + 1}" for index in range(len(others)))]
 
 
 def _tidy(proto: Any) -> None:
@@ -77,7 +121,7 @@ def _tidy(proto: Any) -> None:
     for node in graph.node:
         del node.metadata_props[:]
         node.doc_string = ""
-        if node.op_type in ("Conv", "Gemm") and node.input[1] in weights:
+        if node.op_type in ("Conv", "ConvTranspose", "Gemm") and node.input[1] in weights:
             uses[node.input[1]] += 1
             again = f".use{uses[node.input[1]]}" if uses[node.input[1]] > 1 else ""
             node.name = weights[node.input[1]].removesuffix(".weight") + again

@@ -8,9 +8,12 @@ from typing import Any
 import onnx
 from onnx import TensorProto, helper
 
-from chaos.mutators import bytewise
+from chaos.mutants.bytewise import bytewise
 
-OPERATORS = ("Add", "Relu", "Conv", "Gemm", "Gather", "Resize", "Loop", "If", "Identity", "Softmax", "Pow", "Reshape", "Expand", "Tile", "Range", "ConstantOfShape", "Split", "Pad", "Clip", "Max", "Xyz", "Concat", "MaxPool", "QuantizeLinear")  # fmt: skip
+OPERATORS = (
+    *("Add", "Relu", "Conv", "Gemm", "Gather", "Resize", "Loop", "If", "Identity", "Softmax", "Pow", "Reshape", "Expand"),
+    *("Tile", "Range", "ConstantOfShape", "Split", "Pad", "Clip", "Max", "Xyz", "Concat", "MaxPool", "QuantizeLinear"),
+)
 NUMBERS = (-1, 0, 1, 2, 3, 7, 255, 10**6, 10**9, 2**40, 2**62, -(2**40))
 
 
@@ -157,4 +160,10 @@ def _versions(proto: Any, random: Random) -> None:
         proto.ir_version = random.choice((-1, 0, 1, 3, 13, 99, 2**40))
 
 
-CHANGES = (_operator, _input, _input, _fewer_or_more, _output, _attribute, _attribute, _attribute, _constant, _constant, _constant, _interface, _interface, _nodes, _versions)  # fmt: skip
+CHANGES = (
+    *(_operator, _input, _input, _fewer_or_more, _output),
+    *(_attribute, _attribute, _attribute),
+    *(_constant, _constant, _constant),
+    *(_interface, _interface, _nodes, _versions),
+)
+"""Each as often as it is drawn."""
