@@ -9,7 +9,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import torch
 import typer
 from rich.table import Table
 
@@ -29,8 +28,8 @@ from gdws.cli.options import (
     Weights,
     cache_folder,
     check_json,
+    example_for,
     fraction,
-    image_shape,
     load_network,
     machine,
     usable_device,
@@ -88,7 +87,7 @@ def inspect(
     """List a model's convolutions: shape, cost, and what becomes of each or why it stays dense."""
     check_json(json_file)
     network = unwrap(load_network(model, weights, base=base))
-    example = torch.zeros(1, *image_shape(size, [network]))
+    example = example_for(size, [network])
     made = plan_of(network)
     if made is not None:
         console.print(tables.plan(made))

@@ -25,7 +25,8 @@ from gdws.core.reading.schema import build, parse
 from gdws.core.reading.weights import contiguous_copies, load_weights, read_weights
 from gdws.core.sites import replace_modules
 from gdws.core.unwrap import unwrap
-from gdws.deploy.onnx.export import to_onnx
+from gdws.deploy.onnx.export import write_program
+from gdws.deploy.onnx.signature import signature_of
 from gdws.deploy.onnx.straight_through import StraightThrough
 from gdws.deploy.tracing import trace_any_batch
 from gdws.errors import GdwsError, first_line
@@ -176,13 +177,22 @@ def _with_plan(model: nn.Module, record: dict[str, Any]) -> nn.Module:
     return model
 
 
+def _rows(model: nn.Module) -> int:
+    """Samples to export a model with: as many as the file that it came from takes, if that is one number."""
+    signature = signature_of(unwrap(model))
+    sizes = [port.shape[0] for port in signature.inputs if port.shape] if signature is not None else []
+    fixed = [size for size in sizes if isinstance(size, int)]
+    return fixed[0] if fixed else 3
+
+
 def _export(model: nn.Module, plan: Plan | None, path: Path) -> str | None:
     """Write a model as a file that can stand for it; or the reason why there is none."""
-    images = None if plan is None else example_of(plan, 3)
+    images = None if plan is None else example_of(plan, _rows(model))
     if images is None:
         return "no plan says the size of its images"
     try:
-        to_onnx(trace_any_batch(model, images, any_size=plan is not None and plan.objective != Classes.name), path, images)
+        program = trace_any_batch(model, images, any_size=plan is not None and plan.objective != Classes.name)
+        write_program(program, path, signature_of(unwrap(model)))
         with full_precision(), evaluating(model), torch.no_grad():
             wanted = floats_in(call_model(model, place(images, *placement(model))))
             given = floats_in(call_model(StraightThrough(path), place(images, "cpu", torch.float32)))

@@ -1,5 +1,5 @@
-"""Models by name: demo, zoo:NAME, torchvision:NAME, timm:NAME, path/to/file.py:factory, path/to/file.onnx, or a folder that
-gdws.save wrote."""
+"""Models by name: demo, zoo:NAME, torchvision:NAME, timm:NAME, hf:REPO, path/to/file.py:factory, path/to/file.onnx, or a folder
+that gdws.save wrote or the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from gdws.core.reading.weights import load_weights, read_weights
 from gdws.core.unwrap import Normalized, unwrap
 from gdws.data import Dataset
 from gdws.errors import GdwsError, first_line
-from gdws.models import checkpoints, zoo
+from gdws.models import checkpoints, hub, zoo
 from gdws.models.onnx.load import from_onnx
 
 HARMLESS = re.compile(r"demo|(zoo|torchvision|timm):[\w.-]+", re.ASCII)
@@ -48,17 +48,18 @@ def resolve(
     """Build the network that a name stands for, in eval mode.
 
     name     "demo", "zoo:NAME", "torchvision:NAME", "timm:NAME", "path/to/file.py:function", "path/to/file.onnx", or a folder
-             that gdws.save wrote. The function of a file is called without arguments and returns an nn.Module; the file is
+             that gdws.save wrote; "hf:OWNER/NAME", which is fetched from the Hugging Face hub, or a folder with its config.json
+             and model.safetensors. The function of a file is called without arguments and returns an nn.Module; the file is
              code, and may do whatever you may. An ONNX file is data (gdws.models.from_onnx).
     weights  a file with a state dict (safetensors or torch), such as a public checkpoint. Nothing in it is executed.
     base     of a folder: the network that it was made from, instead of the one whose name the folder remembers. A remembered
              FILE.py:FACTORY may be a stranger's and is not run, nor is anything fetched that a folder names
-             (timm:hf-hub:...); the folder's exported file stands for the network. A remembered FILE.onnx is read if it is
-             where the name says, below the present folder, or beside the folder of the network.
+             (hf:..., timm:hf-hub:...); the folder's exported file stands for the network. A remembered FILE.onnx is read if it
+             is where the name says, below the present folder, or beside the folder of the network.
     layers   of a folder: refuse the exported file, which has none.
     classes  number of classes of a network of the zoo, torchvision or timm. By default that of the weights, else its own.
 
-    Returns an nn.Module that takes images in [0, 1]. Networks of torchvision and timm are wrapped in Normalized. Raises
+    Returns an nn.Module that takes images in [0, 1]. Networks of others are wrapped in Normalized where they want that. Raises
     GdwsError when the name is unknown, a file or package is missing, or the weights do not fit or are not finite.
 
     >>> import torch
@@ -155,14 +156,18 @@ def _architecture(name: str, classes: int | None = None) -> nn.Module:
         return zoo.build(rest, classes)
     if kind in ("torchvision", "timm") and rest:
         return _from_library(kind, rest, classes)
+    if (kind == "hf" and rest) or hub.is_snapshot(name):
+        if classes is not None:
+            raise GdwsError(f"{name} has classes of its own: expected no number of classes, not {classes}")
+        return hub.read(hub.fetch(rest) if kind == "hf" else Path(name), name)
     path, _, factory = name.rpartition(":")
     if is_code(name) and factory:
         return _from_file(Path(path), factory)
     if is_onnx(name):
         return from_onnx(name)
     raise GdwsError(
-        f"unknown model {name!r}: expected demo, zoo:NAME, torchvision:NAME, timm:NAME, FILE.py:FACTORY, FILE.onnx "
-        "or a folder that gdws compress wrote"
+        f"unknown model {name!r}: expected demo, zoo:NAME, torchvision:NAME, timm:NAME, hf:REPO, FILE.py:FACTORY, FILE.onnx or "
+        "a folder that gdws compress wrote, or with config.json and model.safetensors"
     )
 
 
@@ -200,15 +205,26 @@ def _onnx_near(folder: str, name: str) -> str | None:
 def _from_library(library: str, name: str, classes: int | None) -> nn.Module:
     try:
         module = importlib.import_module("timm" if library == "timm" else "torchvision.models")
-    except ImportError as error:
-        raise GdwsError(f"{library}:{name} needs the package {library}: {error}") from None
+    except Exception as error:  # a torchvision of another PyTorch fails in other ways than by ImportError
+        raise GdwsError(f"{library}:{name} needs the package {library}: {first_line(error)}") from None
     build: Callable[..., Any] = module.create_model if library == "timm" else module.get_model
-    if library == "torchvision" and name not in module.list_models(module=module):
-        raise GdwsError(f"torchvision has no classifier {name!r}: expected one of torchvision.models")  # others fetch weights
+    options: dict[str, Any] = {} if classes is None else {"num_classes": classes}
+    normalizes = False
+    if library == "torchvision":
+        families = module, module.segmentation, module.detection
+        family = next((part for part in families if name in module.list_models(module=part)), None)
+        if family is None:
+            raise GdwsError(
+                f"torchvision has no network {name!r}: expected one of torchvision.models, or its detection and segmentation"
+            )
+        normalizes = family is module.detection
+        options |= {"weights": None} if family is module else {"weights": None, "weights_backbone": None}  # others are fetched
     try:
-        network = build(name) if classes is None else build(name, num_classes=classes)
+        network: nn.Module = build(name, **options)
     except Exception as error:
         raise GdwsError(f"{library} cannot build {name!r}: {error}") from None
+    if normalizes:
+        return network
     settings = getattr(network, "pretrained_cfg", None) or {}
     mean, std = settings.get("mean", zoo.IMAGENET[0]), settings.get("std", zoo.IMAGENET[1])
     return Normalized(network, tuple(mean), tuple(std))

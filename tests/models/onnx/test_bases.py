@@ -5,8 +5,11 @@ import shutil
 import pytest
 import torch
 from helpers import network
+from onnx import helper
+from onnx_graphs import floats, save
 
 import gdws
+from gdws.deploy.onnx.reading import read_signature
 from gdws.deploy.onnx.straight_through import StraightThrough
 from gdws.errors import GdwsError
 from gdws.models import resolve
@@ -41,6 +44,18 @@ def test_a_folder_finds_the_file_that_it_was_made_from(made, where, monkeypatch,
         read = resolve(str(made[0] / name), layers=True)
         torch.testing.assert_close(read(IMAGES), made[1](IMAGES), atol=1e-5, rtol=1e-4)
         assert not isinstance(read, StraightThrough)
+
+
+def test_the_file_of_a_folder_takes_as_many_images_as_the_file_that_it_came_from(tmp_path):
+    """Bug: a file for one image became one for three, the number of images that it is tried with."""
+    weights = {"w": floats(16, 16, 3, 3), "v": floats(16, 3, 3, 3)}
+    nodes = [
+        helper.make_node("Conv", ["x", "v"], ["a"], "first", pads=[1, 1, 1, 1]),
+        helper.make_node("Conv", ["a", "w"], ["y"], "second", pads=[1, 1, 1, 1]),
+    ]
+    path = save(tmp_path / "one.onnx", nodes, {"x": [1, 3, 8, 8]}, {"y": None}, weights)
+    gdws.save(gdws.compress(resolve(str(path)), [IMAGES], gdws.Macs(0.7), "uniform"), tmp_path / "fast")
+    assert read_signature(tmp_path / "fast" / "model.onnx") == read_signature(path)
 
 
 def test_a_file_elsewhere_is_not_opened_for_a_folder(made, monkeypatch, tmp_path):

@@ -61,8 +61,11 @@ def parse_onnx(path: Path, reader: str) -> Any:
         raise unreadable_file(path, reader, error) from None
 
 
-def check_onnx(proto: Any, path: Path, reader: str) -> None:
-    """Refuse what is not such a network, in a sentence. Tensors that the file keeps in others are read into it."""
+def check_onnx(proto: Any, path: Path, reader: str, *, strict: bool = True) -> None:
+    """Refuse what is not such a network, in a sentence. Tensors that the file keeps in others are read into it.
+
+    strict: also where shapes contradict each other, which they may for images of a size that the network does not take.
+    """
     onnx = require("onnx")
     try:
         _check_kind(onnx, proto, path)
@@ -70,7 +73,7 @@ def check_onnx(proto: Any, path: Path, reader: str) -> None:
         for tensor in _tensors(proto):
             onnx.numpy_helper.to_array(tensor)  # a view of as many bytes as its shape says, or an error
         onnx.checker.check_model(proto)
-        shapes = _inferred(onnx, proto)
+        shapes = _inferred(onnx, proto, strict)
         check_bytes(f"the values between the layers of {path}", _most_alive(onnx, shapes), path.stat().st_size)
     except Exception as error:
         raise unreadable_file(path, reader, error) from None
@@ -80,7 +83,7 @@ def images_together(path: Path) -> int:
     """How many images the file's network can take at a time without more memory than the content of a file may take."""
     onnx = require("onnx")
     proto = parse_onnx(path, "ONNX Runtime")
-    return max(1, max_bytes(path.stat().st_size) // max(1, _most_alive(onnx, _inferred(onnx, proto))))
+    return max(1, max_bytes(path.stat().st_size) // max(1, _most_alive(onnx, _inferred(onnx, proto, True))))
 
 
 def operator_set(proto: Any) -> int:
@@ -156,13 +159,13 @@ def _tensors(proto: Any) -> Iterator[Any]:
             yield from (*([attribute.t] if attribute.HasField("t") else []), *attribute.tensors)
 
 
-def _inferred(onnx: Any, proto: Any) -> Any:
+def _inferred(onnx: Any, proto: Any, strict: bool) -> Any:
     """The graph with the shapes of all values that are known, for images of a usual size."""
     failed: Exception = ValueError()
     for image in IMAGES:
         try:
             light = _without_weights(onnx, proto, image)
-            return onnx.shape_inference.infer_shapes(light, strict_mode=True, data_prop=True).graph
+            return onnx.shape_inference.infer_shapes(light, strict_mode=strict, data_prop=True).graph
         except Exception as error:
             failed = error
     raise failed
