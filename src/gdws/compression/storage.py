@@ -178,14 +178,22 @@ def _with_plan(model: nn.Module, record: dict[str, Any]) -> nn.Module:
     return model
 
 
+def _rows(model: nn.Module) -> int:
+    """Samples to export a model with: as many as the file that it came from takes, if that is one number."""
+    signature = signature_of(unwrap(model))
+    sizes = [port.shape[0] for port in signature.inputs if port.shape] if signature is not None else []
+    fixed = [size for size in sizes if isinstance(size, int)]
+    return fixed[0] if fixed else 3
+
+
 def _export(model: nn.Module, plan: Plan | None, path: Path) -> str | None:
     """Write a model as a file that can stand for it; or the reason why there is none."""
-    example = None if plan is None else example_of(plan, 3)
+    example = None if plan is None else example_of(plan, _rows(model))
     if plan is None or example is None:
         return "no plan says the size of its images"
     try:
         program = trace_any_batch(model, example, any_size=plan.objective != Classes.name)
-        write_program(program, path, signature_of(model))
+        write_program(program, path, signature_of(unwrap(model)))
         _check_same(model, path, example)
     except NotWritten:
         raise

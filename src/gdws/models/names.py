@@ -179,7 +179,7 @@ def _saved(folder: str, weights: Path | None, base: str | None, layers: bool) ->
     risk = None if remembered is None else risk_of(remembered)
     if base is None and remembered is not None and is_onnx(remembered):
         base = _onnx_near(folder, remembered)
-    if base is None and risk is None:
+    elif base is None and risk is None:
         base = remembered
     if base is None:
         if storage.read_record(folder).get("exported") and not layers:

@@ -17,6 +17,8 @@ from torch import nn
 from torch.export import Dim
 from torch.nn import functional as F
 
+import gdws
+from gdws.deploy.onnx.reading import read_signature
 from gdws.deploy.onnx.signature import signature_of
 from gdws.errors import GdwsError
 from gdws.models import from_onnx
@@ -139,6 +141,18 @@ def test_free_sizes_stay_free_in_a_trace(files, kind):
     program = torch.export.export(model, (torch.rand(2, 3, 32, 32),), dynamic_shapes=(sizes,))
     images = torch.rand(3, 3, 64, 40) if kind == "free" else torch.rand(5, 3, 32, 32)
     for given, true in zip(program.module()(images).values(), model(images).values(), strict=True):
+        torch.testing.assert_close(given, true, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["free", "one"])
+def test_it_goes_out_with_the_names_and_sizes_that_it_came_in_with(files, kind, tmp_path):
+    model = from_onnx(files[kind])
+    gdws.to_onnx(model, tmp_path / "again.onnx", torch.rand(1, 3, 32, 32))
+    before, after = signature_of(model), read_signature(tmp_path / "again.onnx")
+    assert after.inputs == before.inputs
+    assert [(port.name, port.dtype) for port in after.outputs] == [(port.name, port.dtype) for port in before.outputs]
+    images = torch.rand(2, 3, 64, 32) if kind == "free" else torch.rand(1, 3, 32, 32)
+    for given, true in zip(runtime(tmp_path / "again.onnx", images), model(images).values(), strict=True):
         torch.testing.assert_close(given, true, atol=1e-5, rtol=1e-4)
 
 

@@ -86,12 +86,6 @@ def images_together(path: Path) -> int:
     return max(1, max_bytes(path.stat().st_size) // max(1, _most_alive(onnx, _inferred(onnx, proto, True))))
 
 
-def inputs_of(graph: Any) -> list[Any]:
-    """The inputs that are no weights: older files list those as well."""
-    weights = {tensor.name for tensor in graph.initializer}
-    return [value for value in graph.input if value.name not in weights]
-
-
 def operator_set(proto: Any) -> int:
     """The version of ONNX's own operators that a file is of; 0 if it names none."""
     return max((each.version for each in proto.opset_import if each.domain in ("", "ai.onnx")), default=0)

@@ -126,5 +126,5 @@ def _port(value: Any) -> Port:
     names = {number: name.lower() for name, number in require("onnx").TensorProto.DataType.items()}
     dtype = {"float": "float32", "double": "float64"}.get(found := names.get(tensor.elem_type, "undefined"), found)
     for size in tensor.shape.dim:
-        sizes.append(size.dim_value if size.HasField("dim_value") else size.dim_param or None)
+        sizes.append(size.dim_value if size.dim_value > 0 else size.dim_param or None)  # some makers write -1 for any
     return Port(value.name, dtype, tuple(sizes))

@@ -11,8 +11,8 @@ from torch import nn
 from gdws.core.checks import check_weights
 from gdws.deploy.onnx.general import OPERATORS, READ
 from gdws.deploy.onnx.operators import unread_attribute
-from gdws.deploy.onnx.reading import check_onnx, inputs_of, operator_set, parse_onnx, unreadable_file
-from gdws.deploy.onnx.signature import Port, Signature
+from gdws.deploy.onnx.reading import check_onnx, operator_set, parse_onnx, unreadable_file
+from gdws.deploy.onnx.signature import signature_in
 from gdws.deploy.packages import require
 from gdws.errors import GdwsError, first_line
 from gdws.models.onnx.batches import take_any_batch
@@ -52,7 +52,8 @@ def from_onnx(path: Path | str) -> nn.Module:
     proto = parse_onnx(path, READER)
     _check_operators(proto, path)
     check_onnx(proto, path, READER, strict=False)
-    signature = _signature(proto, path)
+    _check_numbers(proto, path)
+    signature = signature_in(proto)
     graph = _of_known_set(proto, path)
     for node in graph.graph.node:
         if found := unread_attribute(require("onnx"), node, operator_set(graph), READ):
@@ -91,26 +92,9 @@ def _of_known_set(proto: Any, path: Path) -> Any:
         raise unreadable_file(path, READER, error) from None
 
 
-def _signature(proto: Any, path: Path) -> Signature:
+def _check_numbers(proto: Any, path: Path) -> None:
     onnx = require("onnx")
     for tensor in proto.graph.initializer:
         values = onnx.numpy_helper.to_array(tensor)
         if values.dtype.kind == "f" and np.isnan(values).any():
             raise GdwsError(f"{path} holds NaN in {tensor.name[:40]!r}: expected finite weights")
-
-    def ports(values: Any, verb: str) -> tuple[Port, ...]:
-        found = []
-        for value in values:
-            tensor = value.type.tensor_type
-            if not value.type.HasField("tensor_type") or not tensor.elem_type:
-                raise GdwsError(f"{path} {verb} {value.name[:40]!r}, which is no tensor: expected tensors")
-            name = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)).name
-            sizes = [size.dim_value if size.dim_value > 0 else size.dim_param or None for size in tensor.shape.dim]
-            if not tensor.HasField("shape"):
-                sizes = ["batch", None, None, None] if verb == "takes" else []
-            found.append(Port(value.name, name, tuple(sizes)))
-        return tuple(found)
-
-    if not inputs_of(proto.graph):
-        raise GdwsError(f"{path} takes nothing: expected at least one tensor")
-    return Signature(ports(inputs_of(proto.graph), "takes"), ports(proto.graph.output, "gives"))

@@ -95,7 +95,7 @@ class OnnxNetwork(nn.Module):
         for port, value in zip(self.inputs, tensors, strict=True):
             wanted = (None, *port.shape[1:]) if self.batching else port.shape
             sizes = zip(wanted, value.shape, strict=False)
-            if len(wanted) != value.ndim or any(isinstance(size, int) and size != own for size, own in sizes):
+            if (port.shape and len(wanted) != value.ndim) or any(isinstance(size, int) and size != own for size, own in sizes):
                 name = "images" if len(self.inputs) == 1 else f"the values for {port.name[:40]!r}"
                 shape = tuple(size if isinstance(size, int) else "any" for size in wanted)
                 raise GdwsError(f"{name} have shape {tuple(value.shape)}: expected {shape}")

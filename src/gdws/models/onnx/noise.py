@@ -34,15 +34,17 @@ def noise(signature: Signature, rows: int, side: int = SIDES[0]) -> list[Tensor]
     for port in signature.inputs:
         if port.dtype not in TYPES:
             raise GdwsError(f"the input {port.name[:40]!r} is of {port.dtype}: expected floats, whole numbers or truth values")
-        shape = []
-        for axis, size in enumerate(port.shape):
-            usual = rows if axis == 0 else 3 if axis == 1 and len(port.shape) == 4 else side
+        shape: list[int] = []
+        kind = TYPES[port.dtype]
+        # A file that does not say how many axes floats have means images; other numbers may be one.
+        axes = port.shape or (("rows", None, "height", "width") if kind == torch.float32 else ())
+        for axis, size in enumerate(axes):
+            usual = rows if axis == 0 else 3 if axis == 1 and len(axes) == 4 else side
             if isinstance(size, int):
                 usual = rows if axis == 0 and single else size
             elif size is not None:
                 usual = named.setdefault(size, usual)
             shape.append(usual)
-        kind = TYPES[port.dtype]
         if kind == torch.float32:
             tensors.append(torch.rand(shape, generator=generator))
         else:

@@ -176,17 +176,6 @@ def depth_to_space(inputs: list[Any], attributes: Attributes) -> Tensor:
     return F.pixel_shuffle(x, size)
 
 
-def space_to_depth(inputs: list[Any], attributes: Attributes) -> Tensor:
-    x, size = inputs[0], attributes["blocksize"]
-    apart: Tensor = F.pixel_unshuffle(x, size)  # channel, then place
-    return torch.flatten(torch.unflatten(apart, 1, (x.shape[1], size * size)).transpose(1, 2), 1, 2)
-
-
-def group_norm(inputs: list[Any], attributes: Attributes) -> Tensor:
-    x, scale, shift = inputs
-    return F.group_norm(x, attributes["num_groups"], scale, shift, attributes.get("epsilon", 1e-5))
-
-
 def triangle(inputs: list[Any], attributes: Attributes) -> Tensor:
     x, diagonal = [*inputs, None][:2]
     offset = 0 if diagonal is None else numbers(diagonal)
@@ -206,41 +195,24 @@ def of_many(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[list[Any]
 
 
 ARRAYS: dict[str, Callable[[list[Any], Attributes], Tensor | Sequence[Tensor]]] = {
-    "And": of_tensors(torch.logical_and),
     "ArgMax": best(torch.argmax),
     "ArgMin": best(torch.argmin),
     "Cast": cast,
-    "Ceil": of_tensors(torch.ceil),
-    "Celu": lambda inputs, attributes: F.celu(inputs[0], attributes.get("alpha", 1.0)),
     "ConstantOfShape": filled,
-    "Cos": of_tensors(torch.cos),
     "DepthToSpace": depth_to_space,
     "Div": divided,
     "Dropout": lambda inputs, _: inputs[0],
-    "Einsum": lambda inputs, attributes: torch.einsum(attributes["equation"].decode(), inputs),
-    "Equal": of_tensors(torch.eq),
     "Flatten": flattened,
-    "Floor": of_tensors(torch.floor),
     "Gather": gather,
     "GatherElements": gather_elements,
     "Gemm": general_product,
-    "GreaterOrEqual": of_tensors(torch.ge),
-    "GroupNormalization": group_norm,
-    "Less": of_tensors(torch.lt),
-    "LessOrEqual": of_tensors(torch.le),
-    "Log": of_tensors(torch.log),
-    "LogSoftmax": lambda inputs, attributes: torch.log_softmax(inputs[0], attributes.get("axis", -1)),
     "LpNormalization": lambda inputs, attributes: F.normalize(
         inputs[0], float(attributes.get("p", 2)), attributes.get("axis", -1)
     ),
     "Mean": lambda inputs, _: functools.reduce(torch.add, inputs) / len(inputs),
     "Mod": remainder,
-    "Neg": of_tensors(torch.neg),
-    "Not": of_tensors(torch.logical_not),
-    "Or": of_tensors(torch.logical_or),
     "Pad": padded,
     "Range": counted,
-    "Reciprocal": of_tensors(torch.reciprocal),
     "ReduceL1": reduced(lambda x, axes, kept: x.abs().sum(axes, keepdim=kept)),
     "ReduceL2": reduced(lambda x, axes, kept: torch.linalg.vector_norm(x, dim=axes, keepdim=kept)),
     "ReduceLogSumExp": reduced(lambda x, axes, kept: x.logsumexp(axes, keepdim=kept)),
@@ -250,14 +222,8 @@ ARRAYS: dict[str, Callable[[list[Any], Attributes], Tensor | Sequence[Tensor]]] 
     "ReduceProd": reduced(product_over),
     "ReduceSum": reduced(lambda x, axes, kept: x.sum(axes, keepdim=kept)),
     "ReduceSumSquare": reduced(lambda x, axes, kept: x.square().sum(axes, keepdim=kept)),
-    "Round": of_tensors(torch.round),
-    "Selu": of_tensors(F.selu),
-    "Sign": of_tensors(torch.sign),
-    "Sin": of_tensors(torch.sin),
     "Size": lambda inputs, _: torch.tensor(inputs[0].numel()),
     "Slice": sliced,
-    "Softsign": of_tensors(F.softsign),
-    "SpaceToDepth": space_to_depth,
     "Sum": of_many(torch.add),
     "Tan": of_tensors(torch.tan),
     "ThresholdedRelu": lambda inputs, attributes: inputs[0] * (inputs[0] > attributes.get("alpha", 1.0)),
@@ -274,16 +240,12 @@ READ = {
     "Cast": "to saturate",
     "Constant": "value value_float value_floats value_int value_ints",
     "ConstantOfShape": "value",
-    "Celu": "alpha",
     "DepthToSpace": "mode blocksize",
     "Dropout": "seed",
-    "Einsum": "equation",
     "Flatten": "axis",
     "GatherElements": "axis",
     "Gemm": "transA transB alpha beta",
     **dict.fromkeys(("GRU", "LSTM"), "direction hidden_size linear_before_reset"),
-    "GroupNormalization": "num_groups epsilon stash_type",
-    "LogSoftmax": "axis",
     "LpNormalization": "axis p",
     "Mod": "fmod",
     "Pad": "mode",
@@ -291,7 +253,6 @@ READ = {
         (f"Reduce{kind}" for kind in ("L1", "L2", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")),
         "keepdims noop_with_empty_axes",
     ),
-    "SpaceToDepth": "blocksize",
     "ThresholdedRelu": "alpha",
     "TopK": "axis largest sorted",
     "Trilu": "upper",

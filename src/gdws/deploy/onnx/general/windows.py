@@ -71,15 +71,14 @@ def transposed_padding(attributes: Attributes, window: Sequence[int]) -> tuple[l
     count = len(window)
     strides, dilations = (attributes.get(name, [1] * count) for name in ("strides", "dilations"))
     before, after = _cut_by_transposed(attributes, window, strides, dilations)
-    padding, extra, cuts = [], [], []
+    axes: list[tuple[int, int, tuple[int, int]]] = []
     own = attributes.get("output_padding", [0] * count)
     for first, last, more, stride, dilation in zip(before, after, own, strides, dilations, strict=True):
         missing = first - last + more  # what is cut off less at the end is put on there
-        if 0 <= missing < max(stride, dilation):
-            padding, extra, cuts = [*padding, first], [*extra, missing], [*cuts, (0, 0)]
-        else:
-            least = min(first, last)
-            padding, extra, cuts = [*padding, least], [*extra, more], [*cuts, (first - least, last - least)]
+        least = min(first, last)
+        fits = 0 <= missing < max(stride, dilation)
+        axes.append((first, missing, (0, 0)) if fits else (least, more, (first - least, last - least)))
+    padding, extra, cuts = (list(column) for column in zip(*axes, strict=True))
     return padding, extra, cuts
 
 
