@@ -300,7 +300,7 @@ def test_a_file_for_one_batch_size_says_so(run, project):
         (["compress", "demo", "--out", "o", "--threads", -1], "--threads"),
         (["inspect", "demo", "--size", -1], "--size"),
         (["bench", "demo", "--size", 10**9], "--size"),
-        (["bench", "demo", "--engine", "eager", "--batch", 10**11], "there is not enough memory"),
+        (["bench", "demo", "--engine", "eager", "--batch", 2**24, "--size", 2**12], "there is not enough memory"),
         (["compress", "demo", "--out", "o", "--device", "meta"], "device 'meta' cannot be used"),
         (["evaluate", "demo", "--device", "nothing"], "device 'nothing' cannot be used"),
         (["compress", "demo", "--out", "o", "--threads", 1.5], "--threads"),
@@ -311,6 +311,7 @@ def test_a_file_for_one_batch_size_says_so(run, project):
         (["evaluate", "demo", "--eps", ""], "--eps is '': expected a number or a fraction"),  # was 8/255
         (["train", "zoo:tiny", "--data", "demo", "--out", "o", "--recipe", ""], "unknown recipe ''"),  # was the default
         (["bench", "demo", "--engine", "eager", "--repeats", "9" * 40], "and at most 1,000,000"),
+        (["bench", "demo", "--engine", "eager", "--batch", "9" * 40], "and a batch of at most 2^24"),
         (["evaluate", "demo", "--eps", "8/"], "--eps is '8/': expected a number or a fraction"),  # was 8
     ],
 )

@@ -137,8 +137,10 @@ def bench_command(
         torch.set_num_threads(threads)
     if paper:
         batch, (warmup, repeats) = 1, benchmark.PAPER
-    if min(batch, 1 if size is None else size, repeats) < 1 or warmup < 0:
-        raise GdwsError(f"batch {batch}, size {size}, repeats {repeats}: expected at least 1 of each")
+    if min(batch, 1 if size is None else size, repeats) < 1 or warmup < 0 or batch > 2**24:
+        raise GdwsError(
+            f"batch {batch}, size {size}, repeats {repeats}: expected at least 1 of each, and a batch of at most 2^24"
+        )
     runs: dict[str, engines.Compiled] = {}
     if engine not in (*engines.ENGINES, "auto"):
         raise GdwsError(f"--engine is {engine!r}: expected auto, {', '.join(engines.ENGINES)}")
