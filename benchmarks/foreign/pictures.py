@@ -81,7 +81,7 @@ def test_pictures(cache: Path) -> dict[str, Tensor]:
 
 
 def calibration_patches(cache: Path, count: int, side: int, seed: int = 0) -> Tensor:
-    """Ground truth (count, 3, side, side), uint8: the photographs in turn, each time the one of three places with most detail."""
+    """Ground truth (count, 3, side, side), uint8: of each photograph in turn, the most detailed of three places."""
     generator = torch.Generator().manual_seed(seed)
     pictures = [photograph(file) for file in calibration_files(cache)]
     patches = []

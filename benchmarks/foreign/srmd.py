@@ -3,8 +3,8 @@
     upscaler(scale, cache)(image)                 SRMDNF: for images reduced by the bicubic filter, without noise
     noisy_upscaler(scale, cache)(image, sigma)    SRMD: the same with Gaussian noise of standard deviation sigma
 
-image (B, 3, H, W) in [0, 1]; sigma (B,) in the same unit, up to 75 / 255; out come images scale (2, 3, 4) times as large. Twelve
-convolutions of 128 channels. The weights are float16 in files of ncnn, which a few lines read.
+image (B, 3, H, W) in [0, 1]; sigma (B,) in the same unit, up to 75 / 255; out come images scale (2, 3, 4) times as large.
+Twelve convolutions of 128 channels. The weights are float16 in files of ncnn, which a few lines read.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NO_BLUR = (
     *(8.37272935e-08, -2.54424009e-07, -3.16234976e-02, -1.35169253e-02, -1.10466090e-08),
     *(3.84753793e-02, 3.79465739e-08, -2.44916752e-01, -8.02213490e-01, -5.40549755e-01),
 )
-"""The kernel of no blur beside the bicubic filter, in the 15 principal components that the network takes (the package's own)."""
+"""No blur beside the bicubic filter's, in the 15 principal components that the network takes: the package's own numbers."""
 HALF_PRECISION = 0x01306B47
 """What ncnn writes before float16 weights."""
 

@@ -35,7 +35,8 @@ class DenseBlock(nn.Module):
         maps = x
         for conv in self.convs:
             maps = torch.cat([maps, conv(maps).relu()], 1)
-        return x + self.fusion(maps)
+        answer: Tensor = x + self.fusion(maps)
+        return answer
 
 
 class ResidualOfBlocks(nn.Module):
@@ -46,7 +47,8 @@ class ResidualOfBlocks(nn.Module):
         self.blocks = nn.Sequential(*(DenseBlock(channels, growth, count, 3) for _ in range(blocks)))
 
     def forward(self, x: Tensor) -> Tensor:
-        return x + 0.2 * self.blocks(x)
+        answer: Tensor = x + 0.2 * self.blocks(x)
+        return answer
 
 
 class RRDN(nn.Module):
@@ -64,7 +66,8 @@ class RRDN(nn.Module):
     def forward(self, image: Tensor) -> Tensor:
         x = self.first(image)
         x = x + self.last(self.residuals(x))
-        return self.output(self.shuffle(self.widen(x)))
+        answer: Tensor = self.output(self.shuffle(self.widen(x)))
+        return answer
 
 
 class RDN(nn.Module):
@@ -92,7 +95,8 @@ class RDN(nn.Module):
             maps.append(x)
         x = shallow + self.last(self.fuse(torch.cat(maps, 1)))
         x = self.up3(self.up2(self.up1(x).relu()).relu())
-        return self.output(self.upsample(x))
+        answer: Tensor = self.output(self.upsample(x))
+        return answer
 
 
 def super_resolution(size: str, scale: int, cache: Path) -> nn.Module:

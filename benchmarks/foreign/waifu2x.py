@@ -6,6 +6,7 @@ take off its edges, with the values at its edges. `vgg7` and `resnet10` give the
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -42,7 +43,8 @@ class Plain(nn.Module):
         x = functional.pad(image, (self.padding,) * 4, "replicate")
         for index in range(1, 7):
             x = functional.leaky_relu(getattr(self, f"conv{index}")(x), 0.1)
-        return self.conv7(x)
+        answer: Tensor = self.conv7(x)
+        return answer
 
 
 class Residual(nn.Module):
@@ -79,18 +81,21 @@ class ResNet10(nn.Module):
         bridge = x[:, :, 11:-11, 11:-11]
         for index in range(1, 6):
             x = getattr(self, f"res{index}")(x)
-        return self.conv_post(functional.leaky_relu(self.conv_bridge(x), 0.1) + bridge)
+        answer: Tensor = self.conv_post(functional.leaky_relu(self.conv_bridge(x), 0.1) + bridge)
+        return answer
+
+
+NETWORKS: dict[str, Callable[[], nn.Module]] = {
+    "vgg7": lambda: Plain((32, 32, 64, 64, 128, 128), False),
+    "upconv7": lambda: Plain((16, 32, 64, 128, 256, 256), True),
+    "resnet10": lambda: ResNet10(False),
+    "upresnet10": lambda: ResNet10(True),
+}
 
 
 def drawing_network(name: str, noise: int, cache: Path) -> nn.Module:
     """The network of a name of STYLES for JPEG noise of a strength from 0 to 3, in eval mode."""
-    built = {
-        "vgg7": lambda: Plain((32, 32, 64, 64, 128, 128), False),
-        "upconv7": lambda: Plain((16, 32, 64, 128, 256, 256), True),
-        "resnet10": lambda: ResNet10(False),
-        "upresnet10": lambda: ResNet10(True),
-    }
-    model = built[name]()
+    model = NETWORKS[name]()
     file = from_pypi("waifu2x", VERSION, cache) / "waifu2x" / "models" / name / f"{STYLES[name].format(noise=noise)}.npz"
     with np.load(file, allow_pickle=False) as arrays:
         state = {_torch_name(key): torch.tensor(arrays[key]) for key in arrays}
