@@ -17,6 +17,7 @@ ORDER = (
     ("errors",),
     ("core",),
     ("attacks", "data"),
+    ("objectives",),
     ("structures",),
     ("calibration",),
     ("deploy",),

@@ -1,6 +1,6 @@
 """Generalized depthwise-separable convolutions: a pre-trained CNN, faster, with its accuracy and robustness kept."""
 
-from gdws import attacks, data, models, structures, training
+from gdws import attacks, data, models, objectives, structures, training
 from gdws.calibration.collect import calibrate
 from gdws.calibration.method import Calibrated, Paper, Uniform
 from gdws.calibration.sensitivity import sensitivity
@@ -10,6 +10,7 @@ from gdws.compression.compress import compress, plan
 from gdws.compression.fidelity import agreement
 from gdws.compression.report import report
 from gdws.compression.storage import load, save
+from gdws.core.inputs import Arguments
 from gdws.core.version import __version__
 from gdws.deploy.benchmark import bench
 from gdws.deploy.engines import compile
@@ -29,6 +30,7 @@ from gdws.structures.mego_lego import Factors, lego, mego
 from gdws.training import Recipe, train, tune
 
 __all__ = [
+    "Arguments",
     "Beta",
     "Calibrated",
     "Drop",
@@ -61,6 +63,7 @@ __all__ = [
     "models",
     "network_cost",
     "nn",
+    "objectives",
     "plan",
     "plan_of",
     "quantize",

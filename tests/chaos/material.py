@@ -26,7 +26,8 @@ from gdws.core.significance import PairedChange
 from gdws.data import Dataset
 from gdws.planning.latency.measure import measure_latencies
 from gdws.planning.latency.table import LatencyTable
-from gdws.planning.plan import HELD_OUT, Fidelity, Measured
+from gdws.planning.fidelity import HELD_OUT, Fidelity
+from gdws.planning.plan import Measured
 from gdws.structures import select_structures
 
 ROOT = Path()

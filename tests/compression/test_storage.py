@@ -88,7 +88,7 @@ def test_a_folder_of_the_first_format_is_read(fast, folder, images, tmp_path, wr
     tensors = load_file(folder / "model.safetensors")
     save_file({f"{wrapper}.{name}": value for name, value in tensors.items()}, old / "model.safetensors")
     record = json.loads((folder / "gdws.json").read_text())
-    del record["exported"], record["not exported because"], record["plan"]["image shape"]
+    del record["exported"], record["not exported because"], record["plan"]["inputs"]
     record |= {"format": "gdws model 1", "layers": {f"{wrapper}.{name}": kind for name, kind in record["layers"].items()}}
     for layer in record["plan"]["layers"]:
         layer["name"] = f"{wrapper}.{layer['name']}"

@@ -77,9 +77,10 @@ def test_other_images_are_refused(images, change, words):
         unpack_batch(change(images))
 
 
-def test_images_of_two_sizes_are_refused(images):
-    with pytest.raises(GdwsError, match=r"images are \(3, 8, 8\) and \(3, 9, 9\): expected one size"):
-        gdws.calibrate(network(), [images, torch.rand(2, 3, 9, 9)], METHOD)
+def test_images_of_two_sizes_are_cut_to_the_smaller(images):
+    larger = torch.rand(2, 3, 9, 10)
+    statistics = gdws.calibrate(network(), [images, larger], METHOD)
+    torch.testing.assert_close(statistics.images, torch.cat([images, larger[:, :, :8, 1:9]]))
 
 
 def test_a_data_set_of_floats_is_refused(images):

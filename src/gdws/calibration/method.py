@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 
 from gdws.attacks import PGD
 from gdws.errors import GdwsError
+from gdws.objectives import OBJECTIVES, Objective
 
 ATTACK = PGD(steps=7)
 """The attack on the calibration images: what adversarial training uses."""
@@ -19,6 +20,8 @@ AUTO: Literal["auto"] = "auto"
 class Method:
     """The settings that all methods have in common.
 
+    objective   what must be kept of the outputs: "classes", "pixels", "values", a gdws.objectives.Own, or "auto", which goes by
+                their shapes (gdws.objectives.choose).
     attack      made first on the calibration images, and on those that Drop holds back. None calibrates clean, for a network
                 that is not meant to be robust. "auto" looks first (gdws.calibration.robustness).
     exclude     shell patterns of convolutions to leave dense.
@@ -27,6 +30,7 @@ class Method:
     """
 
     name: ClassVar[str]
+    objective: str | Objective = AUTO
     attack: PGD | Literal["auto"] | None = AUTO
     exclude: Sequence[str] = ()
     keep_first: bool = True
@@ -35,8 +39,18 @@ class Method:
     def __post_init__(self) -> None:
         if not (self.attack is None or self.attack == AUTO or isinstance(self.attack, PGD)):
             raise GdwsError(f"attack is {self.attack!r}: expected a gdws.attacks.PGD, {AUTO!r} or None")
+        if not isinstance(self.objective, Objective) and self.objective not in (AUTO, *OBJECTIVES):
+            raise GdwsError(
+                f"the objective is {self.objective!r}: expected {AUTO}, {', '.join(OBJECTIVES)} or a gdws.objectives.Own"
+            )
         if isinstance(self.exclude, str):
             raise GdwsError(f"exclude is {self.exclude!r}: expected a list of patterns, such as [{self.exclude!r}]")
+
+    @property
+    def settled_objective(self) -> Objective:
+        """The objective, where it is not left to a look at the network."""
+        assert isinstance(self.objective, Objective), "gdws.calibration.collect.settle comes first"
+        return self.objective
 
     @property
     def settled_attack(self) -> PGD | None:
@@ -53,6 +67,7 @@ class Calibrated(Method):
 
     structures  what each layer may become: "gdws", "vertical", "horizontal", "project", "separable", several of these, or
                 "auto" for the best of all (gdws.structures).
+    objective   what must be kept of the outputs; by default what their shapes speak for.
     attack      made first on the calibration images, and on those that Drop holds back; None for a network that is not meant
                 to be robust.
     exclude     shell patterns of convolutions to leave dense, such as "layer4.*".
@@ -77,6 +92,7 @@ class Paper(Method):
     For a Macs or Params budget the least beta that meets it is found exactly. Layers become GDWS or stay dense.
 
     exact       compute alpha class by class, one backward pass for each. By default random signs estimate it in one pass.
+    objective   what must be kept of the outputs; by default what their shapes speak for.
     attack      made first on the calibration images, and on those that Drop holds back; None for a network that is not meant
                 to be robust.
     exclude     shell patterns of convolutions to leave dense, such as "layer4.*".
@@ -100,6 +116,7 @@ class Uniform(Method):
 
     It needs no calibration: one image is enough, for the sizes of the feature maps. Drop needs more, to hold some back.
 
+    objective   what must be kept of the outputs; by default what their shapes speak for.
     attack      made on the images that Drop holds back; None for a network that is not meant to be robust.
     exclude     shell patterns of convolutions to leave dense, such as "layer4.*".
     keep_first  leave the first convolution dense, as the paper does.

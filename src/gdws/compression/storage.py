@@ -27,7 +27,7 @@ from gdws.core.unwrap import unwrap
 from gdws.deploy.onnx import to_onnx, trace_any_batch
 from gdws.deploy.straight_through import StraightThrough
 from gdws.errors import GdwsError, first_line
-from gdws.planning.plan import Plan, attach_plan, plan_of
+from gdws.planning.plan import Plan, attach_plan, example_of, plan_of
 from gdws.structures import STRUCTURES
 
 FORMAT, READABLE = "gdws model 2", ("gdws model 1", "gdws model 2")
@@ -175,9 +175,9 @@ def _with_plan(model: nn.Module, record: dict[str, Any]) -> nn.Module:
 
 def _export(model: nn.Module, plan: Plan | None, path: Path) -> str | None:
     """Write a model as a file that can stand for it; or the reason why there is none."""
-    if plan is None or plan.image_shape is None:
+    images = None if plan is None else example_of(plan, 3)
+    if images is None:
         return "no plan says the size of its images"
-    images = torch.rand(3, *plan.image_shape, generator=torch.Generator().manual_seed(0))
     try:
         to_onnx(trace_any_batch(model, images), path, images)
         with full_precision(), evaluating(model), torch.no_grad():

@@ -93,6 +93,21 @@ def place(inputs: Inputs, device: torch.device | str, dtype: torch.dtype) -> Inp
     return map_tensors(inputs, lambda value: value.to(device, dtype if value.is_floating_point() else None))
 
 
+def with_gradients(inputs: Inputs) -> Inputs:
+    """The same values as leaves of a graph of gradients; integers as they are."""
+    return map_tensors(inputs, lambda value: value.detach().clone().requires_grad_(value.is_floating_point()))
+
+
+def noise_like(inputs: Inputs, count: int, generator: torch.Generator) -> Inputs:
+    """So many samples of seeded noise of the same shapes and types, floats in [0, 1]; integers are zero."""
+
+    def drawn(value: Tensor) -> Tensor:
+        shape = count, *value.shape[1:]
+        return torch.rand(shape, generator=generator) if value.is_floating_point() else value.new_zeros(shape)
+
+    return map_tensors(inputs, drawn)
+
+
 def concatenate(parts: Sequence[Inputs]) -> Inputs:
     """All samples of several batches. Raises GdwsError when they are not called with the same arguments."""
     first = parts[0]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from gdws.attacks import MSD, PGD
-from gdws.core.checks import Batches, check_differentiable, check_weights, checked_logits
+from gdws.core.checks import Batches, check_differentiable, check_weights, checked_logits, logits_of
 from gdws.core.distributed import SINGLE_PROCESS, ProcessGroup
 from gdws.core.execution import evaluating, full_precision, own_copy, placement
 from gdws.core.hashing import architecture_identity, data_hash, values_hash
@@ -158,7 +158,7 @@ def check_trainable(model: nn.Module, data: Dataset, recipe: Recipe) -> None:
     contiguous_copies(model.state_dict())  # as a checkpoint will want them
     with evaluating(model):
         checked_logits(model, images.to(device), data.labels.max().repeat(len(labels)))
-        check_differentiable(model, images[:1].to(device))
+        check_differentiable(logits_of(model), images[:1].to(device))
     try:
         logits = own_copy(model).train()(images.to(device))
     except (ValueError, TypeError, RuntimeError) as error:

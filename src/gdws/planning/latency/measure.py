@@ -16,6 +16,7 @@ from gdws.calibration.cache import keep_in_cache, usable_cache
 from gdws.calibration.statistics import Statistics
 from gdws.core.execution import placement
 from gdws.core.hashing import architecture_identity, values_hash
+from gdws.core.inputs import sample_shapes
 from gdws.core.reading.limits import read_file
 from gdws.core.reading.schema import parse
 from gdws.core.sites import Site
@@ -85,6 +86,6 @@ def _key(
         architecture_identity(model),
         [[site.name, site.maps] for site in sites],
         [structure.name for structure in structures],
-        list(statistics.images.shape[1:]),
+        sample_shapes(statistics.images),
     ]
     return hashlib.sha256(json.dumps(described).encode()).hexdigest()[:16]

@@ -6,10 +6,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from gdws.calibration.statistics import Statistics
 from gdws.core.files import scratch_folder
+from gdws.core.inputs import place, repeat_first
 from gdws.core.progress import track
 from gdws.core.sites import Site
 from gdws.deploy.benchmark import interval
@@ -36,8 +38,8 @@ def measure_on_cpu(
     model: nn.Module, sites: Sequence[Site], structures: Sequence[Structure], statistics: Statistics, target: Target
 ) -> LatencyTable:
     grid = variants_to_time(sites, structures, statistics, SHARES, vector_width(target))
-    example = statistics.images[:1].float().repeat(target.batch, 1, 1, 1)
-    calibration = statistics.images[:25].float() if target.precision == "int8" else None
+    example = repeat_first(statistics.images, target.batch)
+    calibration = place(statistics.images[:25], "cpu", torch.float32) if target.precision == "int8" else None
     candidates = installed_engines("cpu", target.precision)
     wanted = [engine.name for engine in candidates]
     engines = [engine.name for engine in candidates if engine.times_layers and target.engine in ("auto", engine.name)]

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from gdws.calibration.statistics import Statistics
 from gdws.core.execution import placement
 from gdws.core.files import scratch_folder
+from gdws.core.inputs import place, repeat_first
 from gdws.core.progress import note, track
 from gdws.core.sites import Site
 from gdws.deploy.benchmark import bench
@@ -97,8 +98,8 @@ def search_plans(
     and was too slow.
     """
     share, dense_engine = budget.share, table.reference[0]
-    example = statistics.images[:1].float().repeat(table.target.batch, 1, 1, 1)
-    calibration = statistics.images[:25].float()
+    example = repeat_first(statistics.images, table.target.batch)
+    calibration = place(statistics.images[:25], "cpu", torch.float32)
     device = placement(model)[0] if table.target.engine == "cuda" else torch.device("cpu")
     threads, precision = table.target.threads or torch.get_num_threads(), table.target.precision
 
