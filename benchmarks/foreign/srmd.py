@@ -45,7 +45,7 @@ class SRMD(nn.Module):
 
     def degraded(self, image: Tensor, *levels: Tensor) -> Tensor:
         """The network's answer to an image and constant maps beside it."""
-        maps = [level.expand(len(image), -1, *image.shape[2:]) for level in (self.blur, *levels)]
+        maps = [level.expand(image.shape[0], -1, *image.shape[2:]) for level in (self.blur, *levels)]
         answer: Tensor = self.layers(torch.cat([image, *maps], 1))
         return answer
 
