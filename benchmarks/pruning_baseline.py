@@ -45,7 +45,6 @@ from torch.nn import functional as F
 
 from gdws import data, models
 from gdws.attacks import PGD
-from gdws.planning.cost import dense_macs, network_cost
 from gdws.core.execution import evaluating, full_precision, placement
 from gdws.core.files import new_folder, write_atomically
 from gdws.core.reading.weights import load_weights, read_weights
@@ -54,6 +53,7 @@ from gdws.data import Dataset
 from gdws.deploy.cuda_graph import cudnn_benchmark
 from gdws.errors import GdwsError
 from gdws.evaluation.accuracy import Accuracy, evaluate
+from gdws.planning.cost import dense_macs, network_cost
 from gdws.planning.latency.target import Target, check_device
 from gdws.training.augment import crop_and_flip
 

@@ -103,8 +103,10 @@ class Tally:
         self.seen = set[tuple[str, str]]()
         self.counts: dict[str, Counter[str]] = defaultdict(Counter)
         self.causes: dict[tuple[str, str, str, str], list[Outcome]] = defaultdict(list)
+        self.largest = Outcome("", "")
 
     def add(self, outcome: Outcome) -> None:
+        self.largest = max(self.largest, outcome, key=lambda each: each.memory)
         family = outcome.name.rpartition("/")[0]
         key = (family, outcome.key or outcome.name)
         if key in self.seen:
@@ -128,7 +130,8 @@ class Tally:
         for part, counts in self.counts.items():
             outcomes = ", ".join(f"{number:,} {kind}" for kind, number in counts.most_common())
             parts.append(f"{counts.total():,} {part} ({outcomes})")
-        return f"{'; '.join(parts)}; {self.failed:,} failures"
+        memory = f"at most {self.largest.memory / 1e9:.2f} GB ({self.largest.name})"
+        return f"{'; '.join(parts)}; {memory}; {self.failed:,} failures"
 
     def groups(self) -> list[str]:
         """A line for each cause, the most frequent first."""

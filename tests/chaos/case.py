@@ -74,9 +74,11 @@ class Outcome:
     name: str
     kind: str
     """refused, right, or what went wrong: traceback, wrong, memory, hang, crash."""
-    key: str
+    key: str = ""
     told: str = ""
     where: str = ""
+    memory: int = 0
+    """The most bytes that its process had; unknown where it died."""
 
 
 def judged(family: Family, case: Case) -> Outcome:

@@ -93,7 +93,7 @@ def saved() -> None:
 
 
 def export() -> None:
-    command("export", f"{material.ROOT}/fast", "--base", material.NET, "--out", "x.onnx", "--data", f"npz:{material.ROOT}/stored.npz", "--n", 4, "--eps", 0, "--json", "x.json")  # fmt: skip
+    command(*kills.EXPORT, "--data", f"npz:{material.ROOT}/stored.npz", f"{material.ROOT}/fast", "--json", "x.json")
 
 
 def exported() -> None:

@@ -176,8 +176,11 @@ def _check_evaluated() -> None:
     same(evaluate(), evaluated(), "the resumed evaluation")
 
 
+EXPORT = ("export", "--base", material.NET, "--out", "x.onnx", "--n", "4", "--eps", "0")
+
+
 def export() -> None:
-    command("export", f"{material.ROOT}/fast", "--base", material.NET, "--out", "x.onnx", "--data", f"npz:{material.ROOT}/stored.npz", "--n", 4, "--eps", 0, "--force")  # fmt: skip
+    command(*EXPORT, "--data", f"npz:{material.ROOT}/stored.npz", f"{material.ROOT}/fast", "--force")
 
 
 def _check_exported() -> None:

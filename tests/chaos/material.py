@@ -24,9 +24,9 @@ from gdws.calibration.collect import find, replaceable
 from gdws.core.inputs import call_model
 from gdws.core.significance import PairedChange
 from gdws.data import Dataset
+from gdws.planning.fidelity import HELD_OUT, Fidelity
 from gdws.planning.latency.measure import measure_latencies
 from gdws.planning.latency.table import LatencyTable
-from gdws.planning.fidelity import HELD_OUT, Fidelity
 from gdws.planning.plan import Measured
 from gdws.structures import select_structures
 
@@ -118,9 +118,16 @@ def _plans(root: Path) -> None:
         "calibrated": gdws.plan(tiny.net(), [images()], gdws.Macs(0.5), METHOD),
     }
     measured = Measured(
-        device="a CPU", engine="onnxruntime", precision="float32", threads=1, batch=1, dense_engine="openvino",
-        dense_seconds=0.01, predicted=0.5, latency=0.6,
-    )  # fmt: skip
+        device="a CPU",
+        engine="onnxruntime",
+        precision="float32",
+        threads=1,
+        batch=1,
+        dense_engine="openvino",
+        dense_seconds=0.01,
+        predicted=0.5,
+        latency=0.6,
+    )
     fidelity = Fidelity(
         source=HELD_OUT, images=100, agreed=98, change=PairedChange(90, 3, 2, 5), attacked=50, attacked_agreed=40
     )

@@ -12,7 +12,7 @@ import shutil
 import signal
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -21,13 +21,15 @@ from typing import Any
 
 from chaos.case import GOOD, Case, Family, Outcome, judged
 
-LIMIT = 4 * 2**30
-"""Bytes that a case may need beyond what its process had before."""
+LIMIT = 4 * 10**9
+"""Bytes that a process may have: what it had when it started, and what a case adds."""
 HEADROOM = 2 * 2**30
 """Address space that is reserved and not used."""
 RETIRE = 2**30
 """A worker that has grown by so much is replaced."""
 TICK = 0.25
+PATIENCE = 5
+"""A case has hung that took its seconds of the CPU, or as often as this by the clock: the machine may be busy."""
 
 
 @dataclass
@@ -37,6 +39,15 @@ class _Worker:
     folder: Path
     running: tuple[Family, int] | None = None
     elapsed: float = 0.0
+    before: float = 0.0
+    """Seconds of the CPU before the case."""
+
+    def hangs(self) -> bool:
+        assert self.running is not None
+        seconds = self.running[0].seconds
+        if self.elapsed <= seconds:
+            return False
+        return self.elapsed > PATIENCE * seconds or _cpu_seconds(self.process.pid) - self.before > seconds
 
 
 def case_of(family: Family, index: int, seed: int, folder: Path) -> Case:
@@ -67,6 +78,7 @@ def run_all(
                 supply = next((supply for supply in left if supply.wants()), None)
                 if worker.running is None and supply is not None and (deadline is None or time.monotonic() < deadline):
                     worker.running, worker.elapsed = (supply.family, supply.begin()), 0.0
+                    worker.before = _cpu_seconds(worker.process.pid)
                     worker.pipe.send((kinds.index(supply.family), worker.running[1]))
             busy = [worker for worker in workers if worker.running is not None]
             if not busy:
@@ -80,7 +92,7 @@ def run_all(
                 worker.elapsed += passed
                 if worker.pipe in ready:
                     outcome, spent = _received(worker)
-                elif worker.elapsed > worker.running[0].seconds:
+                elif worker.hangs():
                     outcome, spent = _hung(worker), True
                 else:
                     continue
@@ -194,9 +206,9 @@ def _serve(pipe: Connection, families: Sequence[Family], seed: int, folder: Path
         _forget_peak()
         before = _status("VmRSS")
         outcome = judged(family, case_of(family, index, seed, own))
-        used = _status("VmHWM") - before
-        if used > LIMIT and outcome.kind in GOOD:
-            outcome = Outcome(outcome.name, "memory", outcome.key, f"{used / 2**30:.1f} GiB; {outcome.told}")
+        outcome = replace(outcome, memory=base + _status("VmHWM") - before)
+        if outcome.memory > LIMIT and outcome.kind in GOOD:
+            outcome = replace(outcome, kind="memory", told=f"{outcome.memory / 1e9:.1f} GB; {outcome.told}")
         os.chdir(folder)
         pipe.send((outcome, _status("VmRSS") > base + RETIRE))
 
@@ -207,6 +219,15 @@ def _status(field: str) -> int:
         if line.startswith(f"{field}:"):
             return 1024 * int(line.split()[1])
     raise KeyError(field)
+
+
+def _cpu_seconds(process: int) -> float:
+    """Of a process and of its children that have ended; none, where it has ended itself."""
+    try:
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return sum(int(ticks) for ticks in fields[11:15]) / os.sysconf("SC_CLK_TCK")
 
 
 def _forget_peak() -> None:

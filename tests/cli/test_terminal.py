@@ -160,6 +160,14 @@ def test_a_model_does_not_end_the_command_in_silence(run, tmp_path):
     assert text.splitlines()[-1] == "gdws: the code of a model ended the command (exit 0): expected it to return"
 
 
+def test_what_a_model_raises_is_told_whatever_it_is(run, tmp_path):
+    """Bug: a traceback of what is no Exception."""
+    (tmp_path / "own.py").write_text("class Stop(BaseException): pass\ndef make(): raise Stop('no')")
+    status, text = run("inspect", "own.py:make")
+    assert status == 2
+    assert text.splitlines()[-1] == "gdws: the code of a model ended the command (Stop: no): expected it to return"
+
+
 def test_what_was_kept_is_looked_up(tmp_path):
     (tmp_path / "checkpoint.safetensors").touch()
     assert "the last checkpoint is in" in cli.what_was_kept("tune", {"out": tmp_path})

@@ -48,13 +48,14 @@ def test_labels_may_be_integers_of_any_size(images, kind):
         (torch.zeros(8), r"labels are torch.float32 \(8,\): expected 8 integers"),
         (torch.zeros(8, dtype=torch.complex64), "labels are torch.complex64"),
         (torch.zeros(7, dtype=torch.int64), r"labels are torch.int64 \(7,\): expected 8 integers"),
+        (torch.tensor(1), r"labels are torch.int64 \(\): expected 8 integers"),
         (torch.zeros(8, dtype=torch.int64, device="meta"), "expected 8 integers"),
     ],
 )
 def test_other_labels_are_refused(images, labels, words):
     with pytest.raises(GdwsError, match=words):
         gdws.evaluate(network(), [(images, labels)], ATTACK)
-    with pytest.raises(GdwsError, match=words if len(labels) == 8 else "expected a label for each"):
+    with pytest.raises(GdwsError, match="expected a label for each" if labels.shape == (7,) else words):
         Dataset("own", (images * 255).to(torch.uint8), labels)
 
 

@@ -176,3 +176,13 @@ def test_values_of_every_kind_have_a_hash():
     values += [torch.ones(2, device="meta"), torch.ones(3, device="meta")]
     hashes = [values_hash(value) for value in values]
     assert len(set(hashes)) == len(values)
+
+
+def test_a_class_without_a_module_has_an_identity():
+    """Bug: an AttributeError. Code that is executed with names of its own makes such classes."""
+    given = {}
+    exec("kind = type('Odd', (Base,), {'scale': 2})", {"Base": nn.Flatten}, given)
+    kind = given["kind"]
+    assert not hasattr(kind, "__module__")
+    first, other = nn.Sequential(kind()), nn.Sequential(nn.Flatten())
+    assert network_identity(first, SAMPLE) == network_identity(copy.deepcopy(first), SAMPLE) != network_identity(other, SAMPLE)

@@ -338,6 +338,7 @@ class Array:
         {b"data": np.zeros((2, 3072), np.uint8), b"labels": [0, 10**30]},
         {b"data": np.zeros((2, 3072), np.uint8), b"labels": ["a", "b"]},
         {b"data": np.zeros((2, 3072), np.uint8), b"labels": 2},
+        {(((((b"data",),),),),): 1},
         {},
         3,
     ],
@@ -363,3 +364,20 @@ def test_labels_that_are_no_digits_are_refused(tmp_path, labels):
     savemat(tmp_path / "test_32x32.mat", {"X": np.zeros((32, 32, 3, 2), np.uint8), "y": labels})
     with pytest.raises(GdwsError, match="2 labels: expected"):
         data.load(f"svhn:{tmp_path}", "test")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\x80\x02}r\xff\xff\xff\x7f.",
+        b"\x80\x02\x96" + (2**40).to_bytes(8, "little") + b".",
+        b"\x80\x02}" + b")" + b"\x85" * 5_000_000 + b"K\x01s.",
+        b"\x80\x02" + b"]" * 6_000_000 + b".",
+    ],
+    ids=["memo", "length", "tuples", "parts"],
+)
+def test_pickles_take_no_more_memory_than_they_are_worth(tmp_path, content):
+    """Bugs: an index of some bytes took gigabytes, and the hash of tuples inside tuples ended the process."""
+    (tmp_path / "test_batch").write_bytes(content)
+    with pytest.raises(GdwsError, match=r"test_batch is not a batch"):
+        data.load(f"cifar10:{tmp_path}", "test")

@@ -7,7 +7,7 @@ import torch
 from helpers import images, operators
 
 from gdws import data, models
-from gdws.deploy.onnx import verify
+from gdws.deploy.onnx.parity import verify
 from gdws.deploy.quantize import quantize, quantize_openvino
 from gdws.deploy.runtimes import OnnxRuntime, OpenVino
 from gdws.errors import GdwsError

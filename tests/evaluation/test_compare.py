@@ -16,7 +16,10 @@ from torch import nn
 from gdws import data, models
 from gdws.attacks import PGD
 from gdws.core.files import locked
+from gdws.deploy.onnx_file import images_together
+from gdws.deploy.runtimes import OnnxRuntime
 from gdws.errors import GdwsError
+from gdws.evaluation import deployed
 from gdws.evaluation.accuracy import evaluate
 from gdws.evaluation.compare import OutOfTime, compare, random_starts, without_early_exit
 from gdws.evaluation.comparison import NATURAL, WORST, Trial
@@ -227,6 +230,19 @@ def test_an_exported_file_decides_as_its_network(embedded_file):
     forms = {"file": deployed_file(embedded_file, "model")}
     found = compare({"model": models.embedded()}, test, [PGD(steps=2)], deployed=forms)
     assert torch.equal(found.under("file", WORST), found.under("model", WORST))
+
+
+def test_a_wide_file_decides_a_few_images_at_a_time(embedded_file, monkeypatch):
+    """Bug: a file of 10 MB took gigabytes for a hundred images."""
+    images = data.load("demo", "test").take(7).images / 255
+    whole = deployed_file(embedded_file, "model").run(images)
+    seen = []
+    monkeypatch.setattr(deployed, "images_together", lambda _: 3)
+    monkeypatch.setattr(OnnxRuntime, "__call__", lambda self, x, run=OnnxRuntime.__call__: seen.append(len(x)) or run(self, x))
+    found = deployed_file(embedded_file, "model").run(images)
+    assert seen == [3, 3, 1]
+    assert torch.allclose(found, whole, atol=1e-5)
+    assert images_together(embedded_file) > 100
 
 
 def test_the_record_is_json_and_holds_everything(found):

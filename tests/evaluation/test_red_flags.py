@@ -103,3 +103,11 @@ def test_one_lucky_image_is_no_doubt():
     assert not _notable(torch.arange(32) < 1)
     assert not _notable(torch.arange(32) < 3)
     assert _notable(torch.arange(32) < 4) == "4 of 32 images"
+
+
+def test_other_images_than_were_compared_are_told(small):
+    """Bug: a traceback from within PyTorch."""
+    model, images, labels = small
+    found = compare({"base": model}, [(images, labels)], [])
+    with pytest.raises(GdwsError, match="images"):
+        red_flags(found, {"base": model}, [(images[:, :1], labels)], [])

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from dataclasses import asdict
 
 import numpy as np
@@ -28,6 +29,7 @@ from gdws.core.reading.weights import read_weights
 from gdws.data import Dataset
 from gdws.errors import GdwsError
 from gdws.structures import STRUCTURES
+from gdws.structures.balance import balance
 from gdws.structures.layers import FactoredConv2d
 from gdws.training.augment import crop_and_flip
 from gdws.training.batchnorm import share_batchnorm_statistics
@@ -37,7 +39,7 @@ from gdws.training.objectives import Robust, Taught, Trades, divergence
 from gdws.training.recipes import RECIPES
 from gdws.training.runs import Run
 from gdws.training.schedules import OneCycle, Steps
-from gdws.training.tuning import balance, trainable_copy, tune
+from gdws.training.tuning import trainable_copy, tune
 
 
 class Two(nn.Module):
@@ -55,6 +57,13 @@ class Two(nn.Module):
 def single():
     """A network whose last BatchNorm sees one value of each channel for an image."""
     return nn.Sequential(*network()[:6], nn.AdaptiveAvgPool2d(1), nn.BatchNorm2d(16), nn.Flatten()).eval()
+
+
+def traced():
+    """A network whose parameters are no leaves for autograd."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return torch.jit.trace(network(), training_images().images[:1].float())
 
 
 def without_times(history):
@@ -562,6 +571,7 @@ def test_a_checkpoint_without_its_record_is_refused(checkpoint, tmp_path, text, 
         (network, training_images, {"rate": 1e30}, "expected a rate below"),
         (Two, training_images, {}, "returns a tuple in train mode"),
         (single, training_images, {"batch": 1}, "fails in train mode on 1 images"),
+        (traced, training_images, {}, "is computed from other tensors"),
     ],
 )
 def test_what_cannot_be_trained_is_refused(tmp_path, model, data, changes, words):
@@ -771,6 +781,15 @@ def test_a_network_of_the_zoo_has_as_many_classes_as_the_data(run, tmp_path):
     status, text = run("compress", "zoo:resnet20", *weights, *compress)
     assert status == 0, text
     assert models.resolve(str(tmp_path / "small"))(torch.rand(1, 3, 8, 8)).shape == (1, 16)
+
+
+def test_a_label_far_beyond_the_others_is_no_network(run, tmp_path):
+    """Bug: a file of some kilobytes took 9 GB."""
+    images = np.zeros((20, 8, 8, 3), np.uint8)
+    np.savez(tmp_path / "data.npz", images=images, labels=np.array([5_000_000] + [0] * 19))
+    status, text = run("train", "zoo:resnet20", "--data", "npz:data.npz", "--out", "run")
+    assert status == 2
+    assert "a network for label 5,000,000 of npz:data.npz would take 100,000,020,000 bytes of memory" in " ".join(text.split())
 
 
 def test_tune_from_the_command_line(run, tmp_path):

@@ -289,16 +289,18 @@ def _add_moments(
     for use in uses:
         if use.gradient is None:
             continue
-        pixels = use.gradient[0, 0].numel()
-        rows = max(1, LARGEST_TEMPORARY // (conv.groups * inputs * pixels))
-        drawn: Tensor | None = None
-        if share < 1:
-            drawn = torch.randperm(pixels, generator=generator)[: max(1, round(share * pixels))].to(conv.weight.device)
-        for x, g in zip(use.input.split(rows), use.gradient.split(rows), strict=True):
-            x = patches(conv, x)
-            g = g.reshape(len(g), conv.groups, outputs, pixels)
-            if drawn is not None:
-                x, g = x[..., drawn], g[..., drawn]
-            x, g = (part.float().permute(1, 2, 0, 3).flatten(2) for part in (x, g))
-            add_moment(moment, x * g.norm(dim=1, keepdim=True))
-            add_moment(gradient, g)
+        height, width = use.gradient.shape[2:]
+        most = LARGEST_TEMPORARY // (conv.groups * inputs * width)  # rows of maps at a time
+        together, band = max(1, most // height), max(1, min(most, height))
+        for images, slopes in zip(use.input.split(together), use.gradient.split(together), strict=True):
+            for top in range(0, height, band):
+                bottom = min(top + band, height)
+                x = patches(conv, images, (top, bottom))
+                g = slopes[:, :, top:bottom].reshape(len(slopes), conv.groups, outputs, -1)
+                if share < 1:
+                    pixels = g.shape[3]
+                    drawn = torch.randperm(pixels, generator=generator)[: max(1, round(share * pixels))].to(g.device)
+                    x, g = x[..., drawn], g[..., drawn]
+                x, g = (part.float().permute(1, 2, 0, 3).flatten(2) for part in (x, g))
+                add_moment(moment, x * g.norm(dim=1, keepdim=True))
+                add_moment(gradient, g)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from gdws.attacks import PGD
+from gdws.core.checks import is_count
 from gdws.errors import GdwsError
 from gdws.objectives import OBJECTIVES, Objective
 
@@ -14,6 +15,34 @@ ATTACK = PGD(steps=7)
 """The attack on the calibration images: what adversarial training uses."""
 AUTO: Literal["auto"] = "auto"
 """Attack the calibration images with ATTACK where the network has robustness to keep."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Repair:
+    """How a compressed network is repaired.
+
+    steps        of the optimizer, Adam; the rate falls to zero along a cosine.
+    batch        samples in each.
+    rate         largest step, as a share of the size of each tensor's values.
+    activations  weight of what the replaced layers give beside the outputs.
+    attack       made on the compressed network first, towards other decisions than the original's; None: samples as they are.
+
+    >>> import gdws
+    >>> gdws.Repair(steps=100).batch
+    8
+    """
+
+    steps: int = 500
+    batch: int = 8
+    rate: float = 5e-3
+    activations: float = 1.0
+    attack: PGD | None = None
+
+    def __post_init__(self) -> None:
+        if not (is_count(self.steps, 1) and is_count(self.batch, 1)):
+            raise GdwsError(f"{self}: expected at least one step and one sample in a batch")
+        if not (0 < self.rate < 1 and 0 <= self.activations < float("inf")):
+            raise GdwsError(f"{self}: expected a rate from 0 to 1 and a weight of at least 0")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +102,7 @@ class Calibrated(Method):
     exclude     shell patterns of convolutions to leave dense, such as "layer4.*".
     keep_first  leave the first convolution dense, as the paper does.
     keep_1x1    leave 1x1 convolutions dense, as the paper does.
+    repair      tune the result on the calibration images, without labels (gdws.Repair); for gdws.compress alone.
 
     An unknown structure or an unused pattern raises GdwsError when the method is used.
 
@@ -83,6 +113,7 @@ class Calibrated(Method):
 
     name: ClassVar[str] = "calibrated"
     structures: str | Sequence[str] = "auto"
+    repair: Repair | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

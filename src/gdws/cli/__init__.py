@@ -18,7 +18,7 @@ from gdws.cli.deployment import bench_command, export_command
 from gdws.cli.evaluation import evaluate_command
 from gdws.cli.terminal import errors, show_what_cannot_be_shown
 from gdws.cli.training import download, train_command, tune_command
-from gdws.errors import GdwsError
+from gdws.errors import GdwsError, first_line
 
 NO_MEMORY = "can't allocate memory"
 """What PyTorch says for a CPU."""
@@ -37,6 +37,11 @@ def interruptible(name: str, command: Callable[..., None]) -> Callable[..., None
             raise Interrupted(what_was_kept(name, options)) from None
         except SystemExit as stop:
             raise GdwsError(f"the code of a model ended the command (exit {stop.code}): expected it to return") from None
+        except BaseException as error:
+            if isinstance(error, Exception):
+                raise
+            told = f"{type(error).__name__}: {first_line(error)}"
+            raise GdwsError(f"the code of a model ended the command ({told}): expected it to return") from None
 
     return run
 

@@ -16,7 +16,7 @@ from rich.table import Table
 from gdws import data
 from gdws.attacks import PGD
 from gdws.calibration.collect import gather_inputs
-from gdws.calibration.method import AUTO, METHODS, Calibrated, Method, Uniform, method_of
+from gdws.calibration.method import AUTO, METHODS, Calibrated, Method, Repair, Uniform, method_of
 from gdws.cli import demo, tables
 from gdws.cli.options import (
     Base,
@@ -65,7 +65,7 @@ whatever --drop is kept on."""
 
 def demo_command(
     json_file: Annotated[Path, typer.Option("--json", help="where the result goes")] = Path("result.json"),
-    images: Annotated[int, typer.Option(help="test images to attack")] = 100,
+    images: Annotated[int, typer.Option(min=1, max=1000, help="test images to attack")] = 100,
     seed: Seed = 0,
 ) -> None:
     """Compress the embedded robust CNN and show what it costs: one table, and result.json."""
@@ -143,6 +143,9 @@ def compress(
         str,
         typer.Option(help=f"what to keep of the outputs: {', '.join(OBJECTIVES)}; by default what their shapes speak for"),
     ] = AUTO,
+    repair: Annotated[
+        int, typer.Option(min=0, help="steps of tuning without labels on the calibration images; some 500 take a minute or two")
+    ] = 0,
     exclude: Annotated[list[str] | None, typer.Option(help="pattern of layers to leave dense; repeatable")] = None,
     engine: Annotated[
         str,
@@ -173,7 +176,7 @@ def compress(
     network = load_network(model, weights, base=base, layers=True).to(usable_device(device))
     train = data.load(data_name, "train", labels=False)
     calibration = train.take(images)
-    settings = _method(method, structures, _attack(robust, eps), objective, exclude or ())
+    settings = _method(method, structures, _attack(robust, eps), objective, exclude or (), repair)
     unseen = _check_images(check, train, images, budget)
     with shown(Bar(errors)), warnings.catch_warnings():
         warnings.filterwarnings("ignore", r"Drop\(")  # the report says it too
@@ -189,7 +192,8 @@ def compress(
         )
         made = plan_of(compressed)
         assert made is not None
-        storage.save(compressed, out, force=force, base=base or (base_of(model) if is_folder(model) else model))
+        origin = base_of(model) if is_folder(model) else model
+        storage.save(compressed, out, force=force, base=origin if base is None else base)
         example = repeat_first(gather_inputs(calibration.take(1))[0], batch)
         found = report(network, compressed, example, precision=precision, threads=threads)
     if made.objective != Classes.name:
@@ -213,8 +217,8 @@ def compress(
         reason = f"without model.onnx ({saved['not exported because']})"
         console.say(f"{reason}: commands on it need {saved['base']}")
     record = {"model": model, "out": str(out), "plan": json.loads(made.to_json()), "report": found.record()}
-    if isinstance(found.fidelity, Fidelity):
-        record |= {"agreement": _agreements(found.fidelity), "held": found.fidelity.images}
+    cost = found.fidelity if isinstance(found.fidelity, Fidelity) else None
+    record |= {"agreement": {} if cost is None else _agreements(cost), "held": 0 if cost is None else cost.images}
     write_json(json_file, {**record, **machine()})
 
 
@@ -244,18 +248,27 @@ def _cache(folder: Path | None, none: bool) -> Path | None:
 def _attack(robust: bool | None, eps: str | None) -> PGD | Literal["auto"] | None:
     if robust is None and eps is None:
         return AUTO
-    radius = fraction(eps or "8/255")
+    radius = fraction("8/255" if eps is None else eps)
     if robust is False and eps is not None and radius:
         raise GdwsError(f"--no-robust together with --eps {eps}: expected one of them")
     return PGD(eps=radius, step=radius / 4, steps=7) if robust is not False and radius else None
 
 
 def _method(
-    name: str, structures: list[str], attack: PGD | Literal["auto"] | None, objective: str, exclude: Sequence[str]
+    name: str,
+    structures: list[str],
+    attack: PGD | Literal["auto"] | None,
+    objective: str,
+    exclude: Sequence[str],
+    steps: int,
 ) -> Method:
     shared: dict[str, Any] = {"attack": attack, "objective": objective, "exclude": exclude}
     kind = type(method_of(name))
-    return kind(**shared, structures=structures) if kind is Calibrated else kind(**shared)
+    if kind is Calibrated:
+        return Calibrated(**shared, structures=structures, repair=Repair(steps=steps) if steps else None)
+    if steps:
+        raise GdwsError(f"method {name!r} got --repair {steps}: expected the method 'calibrated' with it")
+    return kind(**shared)
 
 
 def _budget(given: dict[str, float | None]) -> Budget:

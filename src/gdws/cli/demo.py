@@ -15,6 +15,7 @@ from gdws.calibration.collect import calibrate
 from gdws.calibration.method import Calibrated
 from gdws.compression.apply import apply
 from gdws.compression.compress import plan
+from gdws.core.inputs import Inputs
 from gdws.core.progress import track
 from gdws.core.significance import paired_change
 from gdws.data import Dataset
@@ -115,7 +116,7 @@ def seen(rows: list[Row], images: int) -> str:
     )
 
 
-def _deploy(models: dict[str, nn.Module], example: Tensor, precision: str, calibration: Tensor | None) -> dict[str, Compiled]:
+def _deploy(models: dict[str, nn.Module], example: Tensor, precision: str, calibration: Inputs | None) -> dict[str, Compiled]:
     """Each in its fastest engine on one core: at one small image, threads mostly wait for each other."""
     return {
         name: compile(model, example=example, precision=precision, threads=1, calibration=calibration)

@@ -39,7 +39,8 @@ from gdws.core.checks import unpack_batch
 from gdws.core.files import Kind, check_file, scratch_folder, write_atomically
 from gdws.core.progress import shown, track
 from gdws.deploy import benchmark, engines
-from gdws.deploy.onnx import to_onnx, verify
+from gdws.deploy.onnx.export import to_onnx
+from gdws.deploy.onnx.parity import verify
 from gdws.deploy.quantize import quantize
 from gdws.errors import GdwsError
 

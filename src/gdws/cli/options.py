@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from collections.abc import Iterable
@@ -21,18 +22,22 @@ from gdws.core.files import Kind, check_file, write_atomically
 from gdws.core.version import __version__
 from gdws.deploy.engines import PRECISIONS
 from gdws.errors import GdwsError, first_line
-from gdws.models.names import BaseNeeded, base_of, is_code, is_folder, risk_of
+from gdws.models.names import BaseNeeded, base_of, is_code, is_folder, is_onnx, risk_of
 from gdws.planning.plan import plan_of
 
 FORMAT = "gdws result 1"
 """The first word of what --json writes: such a file may be written over."""
 
 Model = Annotated[
-    str, typer.Argument(help="demo, zoo:NAME, torchvision:NAME, timm:NAME, FILE.py:FACTORY (which is run) or a folder")
+    str,
+    typer.Argument(
+        help="demo, zoo:NAME, torchvision:NAME, timm:NAME, hf:REPO, FILE.py:FACTORY (which is run), FILE.onnx or a folder"
+    ),
 ]
 Weights = Annotated[Path | None, typer.Option(help="safetensors, or a torch state dict, for the (first) model")]
 Base = Annotated[
-    str | None, typer.Option(help="what a folder was made from, where that is FILE.py:FACTORY and no model on the line")
+    str | None,
+    typer.Option(help="what a folder was made from, where that is FILE.py:FACTORY or FILE.onnx and no model on the line"),
 ]
 Size = Annotated[
     int | None, typer.Option(min=1, max=2**16, help="height and width of the images (default: the folder's, or 32)")
@@ -53,13 +58,13 @@ def load_network(
 ) -> nn.Module:
     """The network of this name, with its layers where they are needed.
 
-    A folder that was made from code is built on --base, or on the same FILE.py:FACTORY if that is one of the models `named` on
-    the line. Code that only the folder names, or what it would have fetched, is used where nothing else will do and the user,
-    asked on a terminal, allows it.
+    A folder that was made from a file is built on --base, or on the same FILE.py:FACTORY or FILE.onnx if that is one of the
+    models `named` on the line. Code that only the folder names, or what it would have fetched, is used where nothing else will
+    do and the user, asked on a terminal, allows it.
     """
     if base is None and is_folder(name):
         base = _same_code(base_of(name), named)
-    announce_code(base or name)
+    announce_code(name if base is None else base)
     try:
         return models.resolve(name, weights, base=base, layers=layers)
     except BaseNeeded as needed:
@@ -85,15 +90,12 @@ def can_ask() -> bool:
 
 
 def _same_code(remembered: str | None, named: Iterable[str]) -> str | None:
-    """The model on the line that a folder was made from: the same function of a file of the same name, wherever that is."""
+    """The model on the line that a folder was made from: a file of the same name, and function of it, wherever that is."""
 
-    def code(name: str) -> tuple[str, str]:
-        path, _, factory = name.rpartition(":")
-        return Path(path).name, factory
+    def file(name: str) -> str | None:
+        return Path(name).name if is_code(name) or is_onnx(name) else None
 
-    if remembered is None or not is_code(remembered):
-        return None
-    return next((name for name in named if is_code(name) and code(name) == code(remembered)), None)
+    return next((name for name in named if remembered is not None and file(name) and file(name) == file(remembered)), None)
 
 
 def image_shape(size: int | None, networks: Iterable[nn.Module]) -> tuple[int, int, int]:
@@ -106,8 +108,11 @@ def image_shape(size: int | None, networks: Iterable[nn.Module]) -> tuple[int, i
 def fraction(text: str) -> float:
     """A radius: a number, or a fraction such as 8/255."""
     try:
-        top, _, bottom = text.partition("/")
-        value = float(top) / float(bottom or 1)
+        top, slash, bottom = text.partition("/")
+        divisor = float(bottom) if slash else 1.0
+        value = float(top) / divisor
+        if not math.isfinite(divisor):
+            raise ValueError
     except (ValueError, ZeroDivisionError):
         raise GdwsError(f"--eps is {text!r}: expected a number or a fraction such as 8/255") from None
     if not 0 <= value <= 1:

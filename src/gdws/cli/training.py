@@ -35,7 +35,7 @@ from gdws.core.files import check_writable
 from gdws.core.progress import shown
 from gdws.data.download import OFFICIAL, fetch
 from gdws.errors import GdwsError
-from gdws.models.names import base_of, is_folder
+from gdws.models.names import base_of, classes_of, is_folder
 from gdws.training import RECIPES, Recipe, Trained, recipe_for, train, tune
 from gdws.training.recipes import OBJECTIVES, PRECISIONS
 
@@ -87,7 +87,7 @@ def train_command(
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)  # of the first weights
             announce_code(model)
-            network = models.resolve(model, weights, int(split.labels.max()) + 1).to(place)
+            network = models.resolve(model, weights, classes_of(split)).to(place)
         plan = recipe_for(data_name, place.type, recipe_name, **given, loss=loss)
         trained = train(network, split, plan, out, resume=resume, processes=processes)
         if processes.first():
@@ -135,7 +135,7 @@ def tune_command(
         trained = tune(network, split, plan, out, teacher=original, resume=resume, processes=processes)
         if processes.first():
             again = (out / "model" / "gdws.json").is_file()  # a tuning that was complete and is asked for once more
-            storage.save(trained.model, out / "model", force=again, base=base or base_of(str(folder)))
+            storage.save(trained.model, out / "model", force=again, base=base_of(str(folder)) if base is None else base)
             _report(trained, plan, out / "model", json_file)
 
 

@@ -13,6 +13,7 @@ from gdws.calibration.statistics import Statistics
 from gdws.compression.apply import apply
 from gdws.compression.drop import smallest_within
 from gdws.compression.fidelity import CheckImages, Metric, attack_of, build_check, hold_back
+from gdws.compression.repair import repair
 from gdws.core.checks import AnyBatches, check_seed
 from gdws.core.execution import private_copy
 from gdws.core.unwrap import unwrap
@@ -80,6 +81,9 @@ def compress(
         images, given, method = _some_held_back(model, images, method)
     made, statistics = _planned(model, images, budget, method, target, given, seed, cache)
     compressed = apply(model, made, statistics)
+    settings = None if method is None else method_of(method)
+    if isinstance(settings, Calibrated) and settings.repair is not None and statistics is not None:
+        compressed = repair(model, compressed, [statistics.images], settings.repair, seed=seed)
     if given is not None and made.fidelity is None:
         objective = made.objective if statistics is None else statistics.objective
         fidelity = build_check(model, given, attack_of(made), objective).fidelity(compressed)
@@ -87,7 +91,9 @@ def compress(
     return compressed
 
 
-def _some_held_back(model: nn.Module, images: AnyBatches, method: str | Method | None) -> tuple[AnyBatches, CheckImages | None, str | Method | None]:
+def _some_held_back(
+    model: nn.Module, images: AnyBatches, method: str | Method | None
+) -> tuple[AnyBatches, CheckImages | None, str | Method | None]:
     """Samples to calibrate on, and of a network that is no classifier some to check on: it knows none of them by heart. The
     method then says what must be kept."""
     samples, targets = gather_inputs(images)

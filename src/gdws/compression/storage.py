@@ -19,14 +19,17 @@ from torch import Tensor, nn
 
 from gdws.core.execution import evaluating, full_precision, own_copy, placement
 from gdws.core.files import NotWritten, new_folder
+from gdws.core.inputs import call_model, floats_in, place
 from gdws.core.reading.limits import read_file
 from gdws.core.reading.schema import build, parse
 from gdws.core.reading.weights import contiguous_copies, load_weights, read_weights
 from gdws.core.sites import replace_modules
 from gdws.core.unwrap import unwrap
-from gdws.deploy.onnx import to_onnx, trace_any_batch
-from gdws.deploy.straight_through import StraightThrough
+from gdws.deploy.onnx.export import to_onnx
+from gdws.deploy.onnx.straight_through import StraightThrough
+from gdws.deploy.tracing import trace_any_batch
 from gdws.errors import GdwsError, first_line
+from gdws.objectives import Classes
 from gdws.planning.plan import Plan, attach_plan, example_of, plan_of
 from gdws.structures import STRUCTURES
 
@@ -179,13 +182,16 @@ def _export(model: nn.Module, plan: Plan | None, path: Path) -> str | None:
     if images is None:
         return "no plan says the size of its images"
     try:
-        to_onnx(trace_any_batch(model, images), path, images)
+        to_onnx(trace_any_batch(model, images, any_size=plan is not None and plan.objective != Classes.name), path, images)
         with full_precision(), evaluating(model), torch.no_grad():
-            wanted = model(images.to(*placement(model))).float().cpu()
-            difference = float((StraightThrough(path)(images) - wanted).abs().max())
+            wanted = floats_in(call_model(model, place(images, *placement(model))))
+            given = floats_in(call_model(StraightThrough(path), place(images, "cpu", torch.float32)))
         tolerance = 1e-3 if placement(model)[1] == torch.float32 else 0.1
-        if not difference <= tolerance * max(1.0, float(wanted.abs().max())):
-            raise GdwsError(f"the file differs from the model by {difference:.2g} in a logit")
+        for before, after in zip(wanted, given, strict=True):
+            before = before.float().cpu()
+            difference = float((after - before).abs().max())
+            if not difference <= tolerance * max(1.0, float(before.abs().max())):
+                raise GdwsError(f"the file differs from the model by {difference:.2g} in an output")
     except NotWritten:
         raise
     except Exception as error:  # a folder without the file is better than none

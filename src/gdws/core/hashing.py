@@ -228,7 +228,7 @@ class _Description:
 
     def _is_known(self, code: Any) -> bool:
         """Whether a function or class is a library's, or was described before."""
-        known = _of_library(code.__module__ or "") or id(code) in self.described
+        known = _of_library(getattr(code, "__module__", None) or "") or id(code) in self.described
         self.described[id(code)] = code
         return known
 

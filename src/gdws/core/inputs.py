@@ -50,7 +50,7 @@ class Arguments:
         return [*(f"input{index}" for index in range(len(self.positional))), *self.named]
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Arguments:
-        """The same arguments, each changed."""
+        """The same arguments, each given to `change`."""
         return Arguments(*map(change, self.positional), **{name: change(value) for name, value in self.named.items()})
 
     def with_tensors(self, tensors: Sequence[Tensor]) -> Arguments:
@@ -59,6 +59,7 @@ class Arguments:
         return Arguments(*tensors[:count], **dict(zip(self.named, tensors[count:], strict=True)))
 
     def call(self, model: nn.Module) -> Any:
+        """What `model` gives for these arguments."""
         return model(*self.positional, **self.named)
 
     def __len__(self) -> int:
@@ -68,6 +69,7 @@ class Arguments:
         return self.map(lambda value: value[rows])
 
     def split(self, rows: int) -> list[Arguments]:
+        """Batches of so many `rows`; the last one may have fewer."""
         return [self[start : start + rows] for start in range(0, len(self), rows)]
 
 

@@ -187,9 +187,15 @@ def input_of(inputs: tuple[Any, ...], named: Mapping[str, Any]) -> Tensor:
     return given
 
 
-def patches(conv: nn.Conv2d, x: Tensor) -> Tensor:
-    """What each output pixel of a convolution sees: (B, groups, C / groups * kh * kw, H'W')."""
+def patches(conv: nn.Conv2d, x: Tensor, rows: tuple[int, int] | None = None) -> Tensor:
+    """What each output pixel of a convolution sees: (B, groups, C / groups * kh * kw, H'W').
+
+    rows: the first output row, and that after the last; all by default.
+    """
     mode = "constant" if conv.padding_mode == "zeros" else conv.padding_mode
     padded = F.pad(x, conv._reversed_padding_repeated_twice, mode=mode)
+    if rows is not None:
+        stride, reach = conv.stride[0], conv.dilation[0] * (conv.kernel_size[0] - 1) + 1
+        padded = padded[:, :, rows[0] * stride : (rows[1] - 1) * stride + reach]
     columns = F.unfold(padded, conv.kernel_size, conv.dilation, 0, conv.stride)
     return columns.view(len(x), conv.groups, -1, columns.shape[2])

@@ -27,7 +27,7 @@ from gdws.deploy.fx.graph import convolution_arguments, functional_graph, only_r
 from gdws.deploy.fx.pad_channels import pad_channels, to_tile
 from gdws.deploy.fx.widen_columns import widen_columns
 from gdws.deploy.inductor import MAX_AUTOTUNE, available, back_to_back_timing
-from gdws.deploy.onnx import trace_model
+from gdws.deploy.tracing import trace_model
 from gdws.errors import GdwsError, first_line
 
 aten = torch.ops.aten

@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from gdws.attacks import Attack
 from gdws.core.checks import Batches, unpack_batch
 from gdws.core.execution import at_least_float32, evaluating, full_precision, placement
+from gdws.core.inputs import call_model
 from gdws.core.significance import binomial_tail
 from gdws.evaluation.compare import random_starts
 from gdws.evaluation.comparison import NATURAL, WORST, Comparison, Trial, percent
@@ -103,7 +104,7 @@ def red_flags(
 def check_outputs(name: str, model: nn.Module, images: Tensor, labels: Tensor, natural: Tensor) -> Iterator[RedFlag]:
     """What the answers themselves give away: guesses, probabilities, randomness. natural: right (N,) on all images."""
     with torch.no_grad():
-        once, again = model(images).float(), model(images).float()
+        once, again = call_model(model, images).float(), call_model(model, images).float()
     right, total, classes = int(natural.sum()), len(natural), once.shape[1]
     if binomial_tail(right, total, 1 / classes) > RARE:
         yield RedFlag(

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from gdws.core.inputs import Inputs, call_model, floats_in
 from gdws.errors import GdwsError
@@ -39,11 +40,11 @@ class Objective(ABC):
     """Whether gdws.attacks know how to move such outputs."""
 
     def outputs(self, output: Any) -> list[Tensor]:
-        """The tensors of an output that count, each with a row for every sample."""
+        """The tensors of an `output` that count, each with a row for every sample."""
         return floats_in(output)
 
     def check(self, output: Any, samples: int) -> None:
-        """Refuse outputs that the objective does not fit, with a sentence."""
+        """Refuse an `output` for so many `samples` that the objective does not fit, with a sentence."""
         found = self.outputs(output)
         if not found:
             raise GdwsError(f"the model returned {_described(output)}: expected at least one floating-point tensor")
@@ -57,7 +58,7 @@ class Objective(ABC):
                 raise GdwsError("the model returned NaN or infinite values: expected finite numbers (are its weights intact?)")
 
     def answers(self, model: nn.Module, inputs: Inputs) -> list[Tensor]:
-        """The tensors of model(inputs) that count, checked."""
+        """The tensors of `model`(`inputs`) that count, checked."""
         output = call_model(model, inputs)
         self.check(output, len(inputs))
         return self.outputs(output)
@@ -74,16 +75,23 @@ class Objective(ABC):
         return {}
 
     def with_tensors(self, tensors: dict[str, Tensor]) -> Self:
-        """The objective with what `tensors` gave."""
+        """The objective with what the method of that name gave: `tensors` by name."""
         return self
 
     @abstractmethod
     def cotangents(self, outputs: Sequence[Tensor], generator: torch.Generator) -> list[Tensor]:
-        """One random cotangent for each of the `outputs`, of its shape; on the CPU's `generator`."""
+        """One random cotangent for each of the `outputs`, of its shape, drawn from `generator` on the CPU."""
+
+    def loss(self, before: Sequence[Tensor], after: Sequence[Tensor]) -> Tensor:
+        """What training minimizes so that `after` becomes `before`, both as `outputs` gives them: one number with a graph.
+
+        By default the squared error, relative to the variance of each output in this batch.
+        """
+        return torch.stack([relative_error(b, a) for b, a in zip(before, after, strict=True)]).mean()
 
     @abstractmethod
     def distances(self, before: Any, after: Any) -> Tensor:
-        """How far a network's output is from the original's, for each sample: (B,) in float64, 0 for none."""
+        """How far an output (`after`) is from the original's (`before`), for each sample: (B,) in float64, 0 for none."""
 
 
 def _described(output: Any) -> str:
@@ -96,3 +104,16 @@ def random_signs(like: Tensor, generator: torch.Generator) -> Tensor:
     """Independent signs of the shape, type and device of a tensor."""
     drawn = torch.randint(0, 2, like.shape, generator=generator, device=generator.device, dtype=torch.int8)
     return (drawn * 2 - 1).to(like.device, like.dtype)
+
+
+def relative_error(wanted: Tensor, found: Tensor) -> Tensor:
+    """Mean squared error as a share of the variance of what is wanted; one number."""
+    target = wanted.detach().float()
+    scale = target.var(correction=0).clamp_min(torch.finfo(torch.float32).tiny)
+    return (found.float() - target).square().mean() / scale
+
+
+def divergence(wanted: Tensor, found: Tensor, temperature: float) -> Tensor:
+    """KL(softmax(wanted / T) || softmax(found / T)), the mean over rows (N, classes), in nats."""
+    target = (wanted.detach().float() / temperature).log_softmax(1)
+    return F.kl_div((found.float() / temperature).log_softmax(1), target, reduction="batchmean", log_target=True)

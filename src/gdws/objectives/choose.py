@@ -16,13 +16,24 @@ from gdws.objectives.values import Values
 AUTO = "auto"
 """Look at what the network returns."""
 OBJECTIVES: dict[str, type[Objective]] = {kind.name: kind for kind in (Classes, Pixels, Values)}
+"""Every objective by its name."""
 
 
 def choose_objective(given: str | Objective, output: Any, targets: Tensor | None) -> Objective:
-    """The objective of this name; for "auto" the one that the shapes speak for.
+    """Find the objective of a name, or for "auto" the one that the shapes speak for.
+
+    given    an objective, its name, or "auto".
+    output   what the network returned.
+    targets  that came with its inputs, or None.
 
     Logits (B, classes) of at least two classes, with class numbers (B,) or without targets: a class for each sample.
     Logits (B, classes, H, W) with class numbers (B, H, W): a class for each pixel. Anything else: values.
+
+    Returns an Objective. Raises GdwsError when the name is unknown.
+
+    >>> import torch
+    >>> choose_objective("auto", torch.rand(4, 10), None).name
+    'classes'
     """
     if isinstance(given, Objective):
         return given

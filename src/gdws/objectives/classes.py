@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from gdws.core.checks import check_logits
-from gdws.objectives.base import Objective
+from gdws.objectives.base import Objective, divergence
 from gdws.objectives.softening import temperature_of
 
 
@@ -23,6 +23,12 @@ class Classes(Objective):
     """Keep the class that each sample is given: outputs are logits (B, classes).
 
     temperature  of the probabilities in the metric; found on the calibration data.
+
+    The distance is 1 where the decision differs, else 0.
+
+    >>> import torch
+    >>> Classes().distances(torch.tensor([[1.0, 2.0], [2.0, 1.0]]), torch.tensor([[1.0, 3.0], [1.0, 2.0]])).tolist()
+    [0.0, 1.0]
     """
 
     name: ClassVar[str] = "classes"
@@ -46,12 +52,14 @@ class Classes(Objective):
         return replace(self, temperature=float(tensors["temperature"]))
 
     def cotangents(self, outputs: Sequence[Tensor], generator: torch.Generator) -> list[Tensor]:
-        """p - onehot(k). The factor 1 / temperature of the derivative is left out: it is the same for all layers."""
+        # The factor 1 / temperature of the derivative is left out: it is the same for all layers.
         (logits,) = outputs
         return [draw_class(logits, self.temperature, generator)]
 
+    def loss(self, before: Sequence[Tensor], after: Sequence[Tensor]) -> Tensor:
+        return divergence(before[0], after[0], self.temperature)
+
     def distances(self, before: Tensor, after: Tensor) -> Tensor:
-        """1 where the decision differs, else 0."""
         return (before.argmax(1) != after.argmax(1)).double().cpu()
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gdws.errors import GdwsError
-from gdws.objectives.base import Objective
+from gdws.objectives.base import Objective, divergence
 from gdws.objectives.classes import draw_class
 from gdws.objectives.softening import temperature_of
 
@@ -25,6 +25,13 @@ class Pixels(Objective):
     The metric is the divergence of the class probabilities, as of gdws.objectives.Classes, averaged over the pixels.
 
     temperature  of the probabilities in the metric; found on the calibration data.
+
+    The distance is the share of the pixels that are decided otherwise.
+
+    >>> import torch
+    >>> before, after = torch.rand(4, 2, 8, 8), torch.rand(4, 2, 8, 8)
+    >>> bool((Pixels().distances(before, after) <= 1).all())
+    True
     """
 
     name: ClassVar[str] = "pixels"
@@ -54,14 +61,17 @@ class Pixels(Objective):
         return replace(self, temperature=float(tensors["temperature"]))
 
     def cotangents(self, outputs: Sequence[Tensor], generator: torch.Generator) -> list[Tensor]:
-        """(p - onehot(k)) / sqrt(HW) at each pixel, with a class k drawn there: independent pixels, so squares add up."""
+        # (p - onehot(k)) / sqrt(HW) at each pixel, with a class k drawn there: pixels are independent, so squares add up.
         (logits,) = outputs
         batch, classes, height, width = logits.shape
         drawn = draw_class(_rows(logits), self.temperature, generator) / (height * width) ** 0.5
         return [drawn.view(batch, height, width, classes).permute(0, 3, 1, 2)]
 
+    def loss(self, before: Sequence[Tensor], after: Sequence[Tensor]) -> Tensor:
+        rows = [logits.permute(0, 2, 3, 1).flatten(0, 2) for logits in (before[0], after[0])]
+        return divergence(rows[0], rows[1], self.temperature)
+
     def distances(self, before: Any, after: Any) -> Tensor:
-        """The share of the pixels that are decided otherwise."""
         (first,), (second,) = self.outputs(before), self.outputs(after)
         return (first.argmax(1) != second.argmax(1)).double().mean((1, 2)).cpu()
 

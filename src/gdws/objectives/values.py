@@ -28,6 +28,12 @@ class Values(Objective):
 
     variances  of each output, by channel (its second dimension); found on the calibration data. Without them errors count as
                they are.
+
+    The distance is the mean of the squared errors relative to the variances, averaged over the outputs.
+
+    >>> import torch
+    >>> Values().distances(torch.zeros(2, 3, 4, 4), torch.full((2, 3, 4, 4), 2.0)).tolist()
+    [4.0, 4.0]
     """
 
     name: ClassVar[str] = "values"
@@ -50,8 +56,16 @@ class Values(Objective):
             for value, weight in zip(outputs, weights, strict=True)
         ]
 
+    def loss(self, before: Sequence[Tensor], after: Sequence[Tensor]) -> Tensor:
+        if not self.variances:
+            return super().loss(before, after)
+        parts = [
+            ((a.float() - b.detach().float()).square() * weight.to(a)).mean()
+            for b, a, weight in zip(before, after, self._weights(before), strict=True)
+        ]
+        return torch.stack(parts).mean()
+
     def distances(self, before: Any, after: Any) -> Tensor:
-        """The mean of the squared errors relative to the variances, averaged over the outputs."""
         first, second = self.outputs(before), self.outputs(after)
         shapes = [[tuple(value.shape) for value in values] for values in (first, second)]
         if shapes[0] != shapes[1]:

@@ -151,7 +151,12 @@ class OutputChange:
 
     @property
     def warning(self) -> str:
+        """What speaks against the number: nothing."""
         return ""
+
+    def record(self) -> dict[str, Any]:
+        """As JSON."""
+        return asdict(self)
 
     def __str__(self) -> str:
         noise = "" if self.noise is None else f"; PSNR {self.noise:.1f} dB against the original's outputs"
@@ -159,9 +164,6 @@ class OutputChange:
             f"{100 * self.distance:.2f} % {self.unit}, on {self.samples} {self.source} samples "
             f"({_range((100 * self.low, 100 * self.high), '.2f')}){noise}"
         )
-
-    def record(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,13 +186,15 @@ class MetricChange:
 
     @property
     def warning(self) -> str:
+        """What speaks against the numbers: nothing."""
         return ""
+
+    def record(self) -> dict[str, Any]:
+        """As JSON."""
+        return asdict(self)
 
     def __str__(self) -> str:
         return f"{self.name} {self.before:.4g} before, {self.after:.4g} after: {self.after - self.before:+.3g}"
-
-    def record(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 AnyFidelity = Fidelity | OutputChange | MetricChange

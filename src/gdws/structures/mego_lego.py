@@ -18,7 +18,6 @@ pointwise stages run as one grouped convolution; the total is then what both alg
 from __future__ import annotations
 
 import math
-import sys
 from dataclasses import dataclass, replace
 
 import torch
@@ -93,7 +92,7 @@ class Spectrum:
 
     def kernels_for(self, beta: float) -> int:
         """LEGO's answer: the least q (kernels in each group) whose error is at most beta."""
-        if not 0 <= beta <= sys.float_info.max and beta != math.inf:
+        if not 0 <= beta <= torch.finfo(torch.float64).max and beta != math.inf:
             raise GdwsError(f"beta is {beta!s:.40}: expected a number >= 0 (it bounds the squared error)")
         # The slack makes LEGO the inverse of MEGO when beta is an error that another summation order rounded.
         bound = times_two_to(torch.tensor(beta, dtype=torch.float64), -self.exponent).to(self.scaled.device)

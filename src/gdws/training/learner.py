@@ -36,6 +36,8 @@ class Learner:
     """
 
     def __init__(self, model: nn.Module, data: Dataset, recipe: Recipe, objective: Objective, processes: ProcessGroup) -> None:
+        if computed := [name for name, parameter in model.named_parameters() if not parameter.is_leaf]:
+            raise GdwsError(f"{computed[0]} is computed from other tensors: expected parameters (torch.jit.trace makes others)")
         self.device, _ = placement(model)
         self.model, self.recipe, self.objective, self.processes = model, recipe, objective, processes
         self.batch = min(recipe.batch, len(data.labels))

@@ -139,7 +139,7 @@ def recipe_for(
     5
     """
     is_svhn = data_name.startswith("svhn:")
-    base = recipe(name or ("fast-svhn" if is_svhn else "fast"))
+    base = recipe(name if name is not None else "fast-svhn" if is_svhn else "fast")
     chosen = {field: value for field, value in changes.items() if value is not None}
     attack = base.attack
     if eps is not None:

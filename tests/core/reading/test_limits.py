@@ -16,7 +16,7 @@ from scipy.io import savemat
 from gdws import data
 from gdws.core.reading.weights import read_weights
 from gdws.deploy.runtimes import OnnxRuntime
-from gdws.deploy.straight_through import StraightThrough
+from gdws.deploy.onnx.straight_through import StraightThrough
 from gdws.errors import GdwsError
 
 big = 2**28  # bytes that each file claims: four times the limit
@@ -30,8 +30,8 @@ chunks = chunk(b"IHDR", header) + chunk(b"IDAT", lines) + chunk(b"IEND", b"")
 (place / "images/a/x.png").write_bytes(b"\\x89PNG\\r\\n\\x1a\\n" + chunks)
 with zipfile.ZipFile(place / "x.npz", "w", zipfile.ZIP_DEFLATED) as archive, archive.open("images.npy", "w") as member:
     np.lib.format.write_array_header_1_0(member, {"descr": "|u1", "fortran_order": False, "shape": (big // 3072, 32, 32, 3)})
-    for _ in range(big // 2**20):
-        member.write(bytes(2**20))
+    for _ in range(big // 3072):
+        member.write(bytes(3072))
 class Zeros(io.RawIOBase):
     def read(self, count=-1):
         return bytes(count)

@@ -1,6 +1,9 @@
 """Weights in files of strangers: what takes more memory than it should, and tensors that no network has."""
 
 import os
+import re
+import subprocess
+import sys
 import zipfile
 from contextlib import suppress
 
@@ -8,8 +11,9 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
+from torch import nn
 
-from gdws.core.reading.weights import read_weights
+from gdws.core.reading.weights import load_weights, read_weights
 from gdws.errors import GdwsError
 
 
@@ -123,6 +127,42 @@ def test_a_pickle_of_one_long_name_takes_no_time(tmp_path, text):
         read_weights(tmp_path / "w.pt")
 
 
+READING = """
+import resource, sys
+from pathlib import Path
+from gdws.core.reading.weights import read_weights
+resource.setrlimit(resource.RLIMIT_DATA, (2 * 10**9,) * 2)
+read_weights(Path(sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (
+            b"\x80\x02}r\xff\xff\xff\x7f.",
+            r"(holds a dict of nothing|cannot be read)",
+        ),  # an entry of the memo, far behind all others
+        (b"\x80\x02\x96" + (2**40).to_bytes(8, "little") + b".", r"cannot be read"),  # so many bytes
+        (b"\x80\x02}" + b")" + b"\x85" * 300_000 + b"K\x01s.", r"more than 100 tuples inside one another"),
+        (b"\x80\x02" + b"]" * 6_000_000 + b".", r"has more than 5,000,000 parts"),
+    ],
+    ids=["memo", "length", "tuples", "parts"],
+)
+@pytest.mark.parametrize("zipped", [True, False])
+def test_pickles_take_no_more_memory_than_they_are_worth(tmp_path, content, words, zipped):
+    """Bugs: an index of some bytes took gigabytes, and the hash of tuples inside tuples ended the process."""
+    torch.save({"w": torch.zeros(4)}, tmp_path / "small.pt", _use_new_zipfile_serialization=zipped)
+    if zipped:
+        repacked(tmp_path / "small.pt", tmp_path / "w.pt", lambda name, old: content if name.endswith("data.pkl") else old)
+    else:
+        old = (tmp_path / "small.pt").read_bytes()
+        (tmp_path / "w.pt").write_bytes(old[: old.index(b"\x80\x02}q\x00X\x01\x00\x00\x00w")] + content)
+    done = subprocess.run([sys.executable, "-c", READING, str(tmp_path / "w.pt")], capture_output=True, text=True)
+    assert done.returncode == 1, done
+    assert re.search(rf"GdwsError: \S+w.pt .*{words}", done.stderr), done.stderr[-300:]
+
+
 def test_an_old_file_declares_no_more_than_it_holds(tmp_path):
     """Bug: PyTorch asked for as much memory as the file said, and only then read it."""
     weight = torch.zeros(4)
@@ -188,3 +228,16 @@ def test_damaged_files_of_every_kind_are_told_in_a_sentence(tmp_path):
             file.write_bytes(mutant)
             with suppress(GdwsError):
                 read_weights(file)
+
+
+@pytest.mark.parametrize("count", [2.5, 1e30, float("nan"), -float("inf")])
+def test_a_counter_that_is_no_whole_number_is_refused(count):
+    """Bug: it became one without a word. Where it is one, as of a state dict that was made half as a whole, it is taken."""
+    model = nn.BatchNorm2d(3)
+    weights = {name: value.clone() for name, value in model.state_dict().items()}
+    load_weights(model, {**weights, "num_batches_tracked": torch.tensor(2.0).half()}, "the file")
+    assert model.num_batches_tracked == 2
+    with pytest.raises(
+        GdwsError, match=r"the file holds torch\.float64 in num_batches_tracked that is not whole: expected torch"
+    ):
+        load_weights(model, {**weights, "num_batches_tracked": torch.tensor(count).double()}, "the file")

@@ -7,12 +7,12 @@ torch looks for a hint in what it says of a broken pickle, which takes hours whe
 
 from __future__ import annotations
 
-import pickle
 import zipfile
 from pathlib import Path
 from typing import Any
 
 from gdws.core.reading.limits import open_file
+from gdws.core.reading.pickles import BoundedUnpickler
 
 BEFORE = 3
 """Pickles before that of the content: a magic number, a version, and about the machine."""
@@ -21,7 +21,7 @@ LONGEST = 200
 WIDEST = 16
 """Bytes of an element of a kind that is not known."""
 BYTES = {"Double": 8, "Float": 4, "Half": 2, "BFloat16": 2, "Long": 8, "Int": 4, "Short": 2, "Char": 1, "Byte": 1, "Bool": 1}
-BYTES |= {"ComplexFloat": 8, "ComplexDouble": 16}
+BYTES |= {"ComplexFloat": 8, "ComplexDouble": 16, "Untyped": 1}
 """Of an element, by the beginning of the name of its storage."""
 
 
@@ -52,7 +52,7 @@ class _Storage(_Nothing):
         self.count = count
 
 
-class _Declared(pickle.Unpickler):
+class _Declared(BoundedUnpickler):
     """Imports and makes nothing that the pickle names; counts the storages that it declares."""
 
     def __init__(self, file: Any) -> None:

@@ -129,6 +129,8 @@ def load_weights(model: nn.Module, tensors: dict[str, Tensor], source: str) -> N
             )
         if value.is_floating_point() and not tensors[name].is_floating_point():
             raise GdwsError(f"{source} holds {tensors[name].dtype} in {name}: expected floating-point weights")
+        if not value.is_floating_point() and not _same_after(tensors[name], value.dtype):
+            raise GdwsError(f"{source} holds {tensors[name].dtype} in {name} that is not whole: expected {value.dtype}")
         if tensors[name].is_floating_point() and not bool(tensors[name].isfinite().all()):
             raise GdwsError(f"{source} holds NaN or infinite values in {name}: expected finite weights")
     floats = [value.dtype for value in tensors.values() if value.is_floating_point()]
@@ -138,6 +140,11 @@ def load_weights(model: nn.Module, tensors: dict[str, Tensor], source: str) -> N
         if value.is_floating_point() and name in tensors:
             value.data = value.data.to(tensors[name].dtype)
     model.load_state_dict(tensors)
+
+
+def _same_after(value: Tensor, kind: torch.dtype) -> bool:
+    """Whether a type holds these numbers."""
+    return torch.equal(value.to(kind).to(value.dtype), value)
 
 
 def find_state_dict(found: Any, source: str) -> dict[str, Tensor]:

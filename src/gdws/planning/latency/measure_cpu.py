@@ -7,18 +7,19 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from gdws.calibration.statistics import Statistics
 from gdws.core.files import scratch_folder
-from gdws.core.inputs import place, repeat_first
+from gdws.core.inputs import Inputs, place, repeat_first
 from gdws.core.progress import track
 from gdws.core.sites import Site
 from gdws.deploy.benchmark import interval
 from gdws.deploy.engines import installed_engines, open_session, prepare_for_engine
 from gdws.deploy.fx.pack_weights import PackedModel
-from gdws.deploy.onnx import trace_model
+from gdws.deploy.interface import Outputs
 from gdws.deploy.runtimes import NodeTime, OnnxRuntime, OpenVino
+from gdws.deploy.tracing import trace_model
 from gdws.errors import GdwsError
 from gdws.planning.choose import Choice
 from gdws.planning.knapsack import Floats
@@ -46,7 +47,7 @@ def measure_on_cpu(
     if not engines:
         raise GdwsError(f"the engine {target.engine} is not installed: expected it (pip install 'gdws[engines]')")
     assert target.threads is not None
-    plain: dict[tuple[str, int], Callable[[Tensor], Tensor]] = {}
+    plain: dict[tuple[str, int], Callable[[Inputs], Outputs]] = {}
     profiled: dict[tuple[str, int], OnnxRuntime | OpenVino] = {}
     names = []
     files = VariantFiles(model, example)

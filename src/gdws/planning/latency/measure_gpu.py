@@ -15,6 +15,7 @@ from gdws.core.progress import track
 from gdws.core.sites import Site
 from gdws.deploy.benchmark import bench
 from gdws.deploy.cuda_graph import CALLS, TYPES, GraphedModel, RepeatedLayer, check_graphed, graph_model
+from gdws.errors import GdwsError
 from gdws.planning.latency.table import LatencyTable
 from gdws.planning.latency.target import Target, device_name, vector_width
 from gdws.planning.latency.variants import LARGE, SHARES, SLOWER, TURNS, WARMUP, reconcile, variants_to_time, with_noise_weights
@@ -28,6 +29,8 @@ def measure_on_gpu(
     device, _ = placement(model)
     grid = variants_to_time(sites, structures, statistics, (*SHARES, LARGE), vector_width(target))
     example = repeat_first(statistics.images, target.batch)
+    if not isinstance(example, Tensor):
+        raise GdwsError("the target is cuda and the network has several inputs: expected one tensor, or an engine of the CPU")
     dense = graph_model(with_noise_weights(model, {}).to(device), example, target.precision)
     layout = dense.layout
     random, inputs = torch.Generator(device).manual_seed(0), dict[tuple[int, ...], Tensor]()

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from gdws.calibration.statistics import Statistics
 from gdws.core.execution import placement
 from gdws.core.files import scratch_folder
-from gdws.core.inputs import place, repeat_first
+from gdws.core.inputs import Inputs, place, repeat_first
 from gdws.core.progress import note, track
 from gdws.core.sites import Site
 from gdws.deploy.benchmark import bench
@@ -228,8 +228,8 @@ def build_engine(
     network: nn.Module,
     engine: str,
     target: Target,
-    example: Tensor,
-    calibration: Tensor,
+    example: Inputs,
+    calibration: Inputs,
     files: VariantFiles | None = None,
 ) -> Compiled:
     """A network as it will run in an engine of the target. calibration: for int8; files: to export it faster."""

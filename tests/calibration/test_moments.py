@@ -1,0 +1,34 @@
+"""The moments of a convolution, summed up in bands of large maps, against float64 and the definition."""
+
+import pytest
+import torch
+from torch import nn
+
+from gdws.calibration import collect
+from gdws.calibration.hooks import Use
+from gdws.core.sites import patches
+
+CONVOLUTIONS = [
+    nn.Conv2d(4, 6, 3, padding=1),
+    nn.Conv2d(4, 6, (3, 2), stride=2, padding=(2, 1), dilation=(2, 1), groups=2),
+    nn.Conv2d(4, 6, 5, stride=3, padding=2, padding_mode="reflect"),
+    nn.Conv2d(4, 6, (4, 3), padding="same", padding_mode="circular"),
+]
+
+
+@pytest.mark.parametrize("conv", CONVOLUTIONS, ids=str)
+@pytest.mark.parametrize("most", [1, 500, 2**22])
+@torch.no_grad()
+def test_bands_make_the_whole(conv, most, monkeypatch):
+    """Bug: one image of three million pixels took 5 GB."""
+    monkeypatch.setattr(collect, "LARGEST_TEMPORARY", most)
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(3, 4, 17, 14, generator=generator)
+    g = torch.rand(conv(x).shape, generator=generator)
+    moment, gradient = (torch.zeros(conv.groups, size, size) for size in (conv.weight[0].numel(), 6 // conv.groups))
+    collect._add_moments(conv, [Use(x, g)], moment, gradient)
+    seen = patches(conv, x).double()
+    slopes = g.double().view(3, conv.groups, -1, seen.shape[3])
+    weights = slopes.square().sum(2, keepdim=True)
+    assert torch.allclose(moment.double().triu(), torch.einsum("bgip,bgjp->gij", seen * weights, seen).triu(), rtol=1e-4)
+    assert torch.allclose(gradient.double().triu(), torch.einsum("bgip,bgjp->gij", slopes, slopes).triu(), rtol=1e-4)
