@@ -33,13 +33,13 @@ from gdws.attacks.presets import preset
 from gdws.calibration.method import ATTACK, Method
 from gdws.calibration.statistics import Statistics
 from gdws.core import inputs
+from gdws.core.errors import OutOfReach
 from gdws.core.execution import placement
 from gdws.core.files import write_atomically
 from gdws.core.progress import shown
 from gdws.core.sites import find_convolutions
 from gdws.deploy.onnx.export import to_onnx
 from gdws.deploy.quantize import quantize
-from gdws.errors import OutOfReach
 from gdws.evaluation.compare import compare
 from gdws.evaluation.comparison import NATURAL, percent
 from gdws.evaluation.deployed import deployed_file, deployed_half

@@ -14,7 +14,6 @@ import pytest
 
 import gdws
 from gdws.calibration.statistics import LayerStatistics
-from gdws.core.significance import PairedChange
 from gdws.deploy.benchmark import Timing
 from gdws.deploy.engines import Compiled
 from gdws.deploy.onnx.parity import Parity
@@ -25,6 +24,7 @@ from gdws.evaluation.red_flags import RedFlag
 from gdws.planning.cost import Cost
 from gdws.planning.fidelity import MetricChange, OutputChange
 from gdws.planning.plan import LayerPlan, Measured
+from gdws.planning.significance import PairedChange
 
 NAMESPACES = {
     "gdws": gdws,

@@ -11,6 +11,7 @@ from gdws.compression.fidelity import agreement
 from gdws.compression.repair import repair
 from gdws.compression.report import report
 from gdws.compression.storage import load, save
+from gdws.core.errors import GdwsError
 from gdws.core.inputs import Arguments
 from gdws.core.version import __version__
 from gdws.deploy.benchmark import bench
@@ -18,7 +19,6 @@ from gdws.deploy.engines import compile
 from gdws.deploy.onnx.export import to_onnx
 from gdws.deploy.onnx.parity import verify
 from gdws.deploy.quantize import quantize
-from gdws.errors import GdwsError
 from gdws.evaluation.accuracy import evaluate
 from gdws.evaluation.compare import compare
 from gdws.evaluation.quality import fidelity, quality

@@ -19,9 +19,9 @@ from gdws import agreement, data, models
 from gdws.cli import compression, demo, deployment, tables
 from gdws.cli.terminal import console
 from gdws.compression.apply import apply
+from gdws.core.errors import GdwsError
 from gdws.deploy import benchmark
 from gdws.deploy.engines import Compiled
-from gdws.errors import GdwsError
 from gdws.models import zoo
 from gdws.planning.latency import measure_cpu, search
 from gdws.planning.plan import Plan

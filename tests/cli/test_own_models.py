@@ -12,7 +12,7 @@ import gdws
 from gdws import data
 from gdws.cli import options
 from gdws.compression import storage
-from gdws.errors import GdwsError
+from gdws.core.errors import GdwsError
 
 NETS = """
 from __future__ import annotations

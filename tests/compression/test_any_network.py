@@ -9,8 +9,8 @@ from torch import nn
 from torch.nn import functional as F
 
 import gdws
+from gdws.core.errors import GdwsError
 from gdws.core.inputs import floats_in
-from gdws.errors import GdwsError
 from gdws.models import Normalized
 
 METHOD = {"structures": ["gdws", "vertical"]}

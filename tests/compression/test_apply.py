@@ -8,7 +8,7 @@ from torch import nn
 import gdws
 from gdws.attacks import PGD
 from gdws.calibration.method import METHODS
-from gdws.errors import GdwsError
+from gdws.core.errors import GdwsError
 
 METHOD = gdws.Calibrated(attack=PGD(steps=1))
 

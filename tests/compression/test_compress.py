@@ -14,10 +14,10 @@ from gdws import data, models
 from gdws.attacks import PGD
 from gdws.calibration.method import METHODS
 from gdws.compression.fidelity import CheckImages, build_check
-from gdws.core.significance import PairedChange
+from gdws.core.errors import GdwsError
 from gdws.core.sites import find_convolutions
-from gdws.errors import GdwsError
 from gdws.planning.fidelity import TRAINING, Fidelity
+from gdws.planning.significance import PairedChange
 from gdws.structures.layers import FactoredConv2d
 from gdws.structures.mego_lego import lego, spectrum_of
 

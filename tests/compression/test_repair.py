@@ -10,7 +10,7 @@ from torch import nn
 
 import gdws
 from gdws.attacks import PGD
-from gdws.errors import GdwsError
+from gdws.core.errors import GdwsError
 from gdws.structures.balance import balance, unbalance
 
 METHOD = gdws.Calibrated(structures=["vertical"], attack=None)

@@ -12,8 +12,8 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import gdws
+from gdws.core.errors import GdwsError
 from gdws.core.unwrap import unwrap
-from gdws.errors import GdwsError
 from gdws.planning.plan import attach_plan
 
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from gdws import data
+from gdws.core.errors import GdwsError
 from gdws.core.inputs import Arguments
 from gdws.data import Dataset, npy
-from gdws.errors import GdwsError
 
 RANDOM = np.random.default_rng(0)
 

@@ -15,9 +15,9 @@ from PIL import Image
 from scipy.io import savemat
 
 from gdws import data
+from gdws.core.errors import GdwsError
 from gdws.data import Dataset, folder
 from gdws.data.dataset import balanced_order
-from gdws.errors import GdwsError
 
 RANDOM = np.random.default_rng(0)
 BATCHES = ["test_batch", *(f"data_batch_{part}" for part in range(1, 6))]

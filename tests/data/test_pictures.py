@@ -9,8 +9,8 @@ import torch
 from PIL import Image
 
 from gdws import data
+from gdws.core.errors import GdwsError
 from gdws.data import dataset, picture_files, pictures
-from gdws.errors import GdwsError
 
 RANDOM = np.random.default_rng(0)
 

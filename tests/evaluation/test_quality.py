@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import gdws
-from gdws.errors import GdwsError
+from gdws.core.errors import GdwsError
 
 
 class Blur(nn.Module):

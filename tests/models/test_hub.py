@@ -13,8 +13,8 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import gdws
+from gdws.core.errors import GdwsError
 from gdws.core.inputs import floats_in
-from gdws.errors import GdwsError
 from gdws.models import hub, names
 
 IMAGES = torch.rand(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))

@@ -6,7 +6,7 @@ import json
 import pytest
 
 import gdws
-from gdws.errors import GdwsError
+from gdws.core.errors import GdwsError
 
 
 @pytest.fixture(scope="module")

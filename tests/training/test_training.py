@@ -25,9 +25,9 @@ import gdws
 from gdws import data, models
 from gdws.attacks import MSD, PGD
 from gdws.core.distributed import SINGLE_PROCESS, ProcessGroup
+from gdws.core.errors import GdwsError
 from gdws.core.reading.weights import read_weights
 from gdws.data import Dataset
-from gdws.errors import GdwsError
 from gdws.structures import STRUCTURES
 from gdws.structures.balance import balance
 from gdws.structures.layers import FactoredConv2d

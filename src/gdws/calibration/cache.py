@@ -18,11 +18,11 @@ from torch import Tensor, nn
 
 from gdws.calibration.method import Calibrated
 from gdws.calibration.statistics import LayerStatistics, Statistics
+from gdws.core.errors import GdwsError
 from gdws.core.files import ensure_folder, limit_cache, write_atomically
 from gdws.core.hashing import network_identity, values_hash
 from gdws.core.inputs import Inputs, names_of, tensors_of
 from gdws.core.sites import Site
-from gdws.errors import GdwsError
 from gdws.structures.base import Curve, Structure
 
 FORMAT = "gdws statistics 8"

@@ -35,12 +35,12 @@ from gdws.core.checks import (
     classes,
     unpack_inputs,
 )
+from gdws.core.errors import GdwsError, first_line
 from gdws.core.execution import LARGEST_TEMPORARY, evaluating, full_precision, placement, private_copy
 from gdws.core.inputs import Inputs, call_model, concatenate, map_tensors, place, with_gradients
 from gdws.core.progress import track
 from gdws.core.sites import Site, find_convolutions, patches
 from gdws.core.unwrap import unwrap
-from gdws.errors import GdwsError, first_line
 from gdws.objectives import Classes, Objective, choose_objective
 from gdws.structures import select_structures
 from gdws.structures.base import Curve, Structure

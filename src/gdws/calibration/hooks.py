@@ -21,9 +21,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from gdws.core.errors import GdwsError
 from gdws.core.inputs import Inputs, tensors_of
 from gdws.core.sites import input_of
-from gdws.errors import GdwsError
 
 LARGEST = 1e16
 """Of what is squared and summed up in float32; and one over it the smallest."""

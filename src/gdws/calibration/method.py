@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 
 from gdws.attacks import PGD
 from gdws.core.checks import is_count
-from gdws.errors import GdwsError
+from gdws.core.errors import GdwsError
 from gdws.objectives import OBJECTIVES, Objective
 
 ATTACK = PGD(steps=7)

@@ -12,9 +12,9 @@ from gdws.attacks import PGD
 from gdws.calibration.method import ATTACK, AUTO, Method
 from gdws.calibration.sensitivity import attacked
 from gdws.core.checks import checked_logits, unpack_batch
+from gdws.core.errors import GdwsError
 from gdws.core.execution import evaluating, full_precision, placement
 from gdws.core.inputs import Inputs
-from gdws.errors import GdwsError
 
 LOOKED_AT = 100
 """Calibration images that are attacked to find out."""

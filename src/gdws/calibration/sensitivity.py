@@ -8,11 +8,11 @@ from torch import Tensor, nn
 from gdws.attacks import PGD
 from gdws.calibration.hooks import Use, backpropagate, check_scales, each_class, random_signs, record_uses
 from gdws.core.checks import Batches, check_differentiable, check_seed, checked_logits, logits_of, unpack_batch
+from gdws.core.errors import GdwsError
 from gdws.core.execution import LARGEST_TEMPORARY, evaluating, placement, private_copy
 from gdws.core.progress import track
 from gdws.core.sites import patches
 from gdws.core.unwrap import unwrap
-from gdws.errors import GdwsError
 
 TEMPORARY = {"cpu": 2**18, "cuda": 2**26}
 """Elements of the largest temporary: what a core's cache holds, or enough to keep a GPU busy."""

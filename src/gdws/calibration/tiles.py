@@ -12,9 +12,9 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from gdws.core.errors import GdwsError
 from gdws.core.execution import evaluating, placement
 from gdws.core.inputs import Inputs, call_model, concatenate, floats_in, map_tensors, place, tensors_of
-from gdws.errors import GdwsError
 
 SIDE, STEP = 128, 32
 """Pictures of more than SIDE x SIDE pixels are cut into tiles, of sides that are multiples of STEP; smaller ones where the

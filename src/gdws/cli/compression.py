@@ -41,13 +41,12 @@ from gdws.compression import storage
 from gdws.compression.compress import compress as compress_model
 from gdws.compression.fidelity import CheckImages
 from gdws.compression.report import report
+from gdws.core.errors import GdwsError
 from gdws.core.files import check_folder
 from gdws.core.inputs import repeat_first
 from gdws.core.progress import shown
-from gdws.core.significance import images_to_bound
 from gdws.core.sites import find_convolutions
 from gdws.core.unwrap import unwrap
-from gdws.errors import GdwsError
 from gdws.models.names import base_of, is_folder
 from gdws.objectives import OBJECTIVES, Classes
 from gdws.planning.budgets import KINDS, Budget, Macs
@@ -55,6 +54,7 @@ from gdws.planning.cost import network_cost
 from gdws.planning.fidelity import HELD_OUT, TRAINING, Fidelity
 from gdws.planning.latency.target import Target
 from gdws.planning.plan import plan_of
+from gdws.planning.significance import images_to_bound
 from gdws.structures import FAMILIES, STRUCTURES
 
 HELD, CHECKED = 100, 1000

@@ -37,6 +37,7 @@ from gdws.cli.options import (
 from gdws.cli.progress_bar import Bar
 from gdws.cli.terminal import console, errors
 from gdws.core.checks import unpack_batch
+from gdws.core.errors import GdwsError
 from gdws.core.execution import evaluating, placement
 from gdws.core.files import Kind, check_file, scratch_folder, write_atomically
 from gdws.core.inputs import Inputs, call_model, noise_like, place
@@ -45,7 +46,6 @@ from gdws.deploy import benchmark, engines
 from gdws.deploy.onnx.export import to_onnx
 from gdws.deploy.onnx.parity import verify
 from gdws.deploy.quantize import quantize
-from gdws.errors import GdwsError
 from gdws.objectives import Classes, choose_objective
 
 

@@ -33,13 +33,13 @@ from gdws.cli.progress_bar import Bar
 from gdws.cli.terminal import console, errors
 from gdws.core.checks import AnyBatches, unpack_inputs
 from gdws.core.distributed import join_processes, local_device
+from gdws.core.errors import GdwsError
 from gdws.core.execution import evaluating, placement
 from gdws.core.files import check_file
 from gdws.core.inputs import call_model, place
 from gdws.core.progress import shown, track
 from gdws.deploy.onnx.straight_through import StraightThrough
 from gdws.deploy.quantize import is_quantized
-from gdws.errors import GdwsError
 from gdws.evaluation.compare import compare
 from gdws.evaluation.deployed import Deployed, deployed_file, deployed_half
 from gdws.evaluation.quality import fidelity

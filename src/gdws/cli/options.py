@@ -17,13 +17,13 @@ from torch import nn
 
 from gdws import data, models
 from gdws.cli.terminal import errors, harmless
+from gdws.core.errors import GdwsError, first_line
 from gdws.core.execution import MOST_THREADS
 from gdws.core.files import Kind, check_file, write_atomically
 from gdws.core.inputs import Arguments, Inputs
 from gdws.core.version import __version__
 from gdws.deploy.engines import PRECISIONS
 from gdws.deploy.onnx.signature import signature_of
-from gdws.errors import GdwsError, first_line
 from gdws.models.names import BaseNeeded, base_of, is_code, is_folder, is_onnx, risk_of
 from gdws.models.onnx.noise import noise
 from gdws.planning.plan import example_of, plan_of

@@ -13,12 +13,12 @@ from gdws.calibration.statistics import Statistics
 from gdws.compression.fidelity import attack_of, hold_back
 from gdws.compression.refit import refit
 from gdws.core.checks import AnyBatches, check_weights
+from gdws.core.errors import GdwsError
 from gdws.core.execution import own_copy, placement, private_copy
 from gdws.core.inputs import place
 from gdws.core.progress import track
 from gdws.core.sites import find_convolutions, replace_modules, why_not_plain
 from gdws.core.unwrap import unwrap
-from gdws.errors import GdwsError
 from gdws.objectives import AUTO, OBJECTIVES
 from gdws.planning.fidelity import HELD_BACK
 from gdws.planning.plan import LayerPlan, Plan, attach_plan

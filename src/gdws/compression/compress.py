@@ -15,9 +15,9 @@ from gdws.compression.drop import smallest_within
 from gdws.compression.fidelity import CheckImages, Metric, attack_of, build_check, hold_back
 from gdws.compression.repair import repair
 from gdws.core.checks import AnyBatches, check_seed
+from gdws.core.errors import GdwsError
 from gdws.core.execution import private_copy
 from gdws.core.unwrap import unwrap
-from gdws.errors import GdwsError
 from gdws.objectives import Classes
 from gdws.planning.budgets import Budget, Drop
 from gdws.planning.fidelity import HELD_BACK
@@ -64,7 +64,7 @@ def compress(
     layer, gdws.report(model, copy, images) what was won and lost. In three steps: gdws.calibrate, gdws.plan, gdws.apply.
 
     Raises GdwsError when the model, the images or the method are not as above, when budget, method and target do not go
-    together, when there are too few images for Drop, or when the budget is out of reach (gdws.errors.OutOfReach).
+    together, when there are too few images for Drop, or when the budget is out of reach (gdws.core.errors.OutOfReach).
 
     The example takes one structure and leaves most layers alone, to be quick.
 

@@ -22,10 +22,9 @@ from gdws.calibration.statistics import Statistics
 from gdws.compression.apply import apply
 from gdws.compression.fidelity import ATTACKED, SHARE_HELD_BACK, CheckImages, attack_of, build_check, hold_back
 from gdws.core.checks import AnyBatches
+from gdws.core.errors import GdwsError, OutOfReach
 from gdws.core.hashing import sample_hashes
 from gdws.core.progress import note, track
-from gdws.core.significance import images_to_bound
-from gdws.errors import GdwsError, OutOfReach
 from gdws.objectives import Classes
 from gdws.planning.budgets import Drop, Macs
 from gdws.planning.fidelity import HELD_BACK
@@ -33,6 +32,7 @@ from gdws.planning.latency.table import LatencyTable
 from gdws.planning.latency.target import Target
 from gdws.planning.plan import Plan
 from gdws.planning.planner import plan_within
+from gdws.planning.significance import images_to_bound
 
 SMALLEST, ROUNDS = 0.02, 7
 """The fraction of the MACs below which nothing is tried, and how often the interval is halved."""

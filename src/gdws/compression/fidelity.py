@@ -16,16 +16,16 @@ from gdws.calibration.collect import gather_inputs
 from gdws.calibration.sensitivity import attacked
 from gdws.calibration.tiles import cut_tiles
 from gdws.core.checks import AnyBatches, checked_logits, classes, unpack_batch, unpack_inputs
+from gdws.core.errors import GdwsError
 from gdws.core.execution import evaluating, full_precision, placement
 from gdws.core.hashing import sample_hashes
 from gdws.core.inputs import Inputs, call_model, map_tensors, place
-from gdws.core.significance import paired_change
 from gdws.core.unwrap import unwrap
-from gdws.errors import GdwsError
 from gdws.objectives import OBJECTIVES, Classes, Objective, Values
 from gdws.objectives.values import peak_signal_to_noise
 from gdws.planning.fidelity import HELD_OUT, Fidelity, MetricChange, OutputChange
 from gdws.planning.plan import Plan, plan_of
+from gdws.planning.significance import paired_change
 
 Metric = Callable[[nn.Module], float]
 """A measure of the user's own: a number for a network, of which more is better."""

@@ -22,11 +22,11 @@ from gdws.calibration.collect import gather_inputs, settle
 from gdws.calibration.method import Repair, Uniform
 from gdws.calibration.sensitivity import attacked
 from gdws.core.checks import AnyBatches, check_seed
+from gdws.core.errors import GdwsError
 from gdws.core.execution import evaluating, full_precision, own_copy, placement
 from gdws.core.inputs import Inputs, map_tensors, place
 from gdws.core.progress import note, track
 from gdws.core.unwrap import unwrap
-from gdws.errors import GdwsError
 from gdws.objectives import OBJECTIVES, Objective
 from gdws.objectives.base import relative_error
 from gdws.planning.plan import attach_plan, plan_of

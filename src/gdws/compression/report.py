@@ -10,11 +10,11 @@ from torch import nn
 
 from gdws.compression.fidelity import CheckImages, Metric, attack_of, build_check, refuse_calibration_images
 from gdws.core.checks import AnyBatches, unpack_inputs
+from gdws.core.errors import GdwsError
 from gdws.core.execution import evaluating, placement
 from gdws.core.inputs import Inputs, place
 from gdws.deploy.benchmark import bench
 from gdws.deploy.engines import compile
-from gdws.errors import GdwsError
 from gdws.objectives import Classes
 from gdws.planning.cost import Cost, network_cost
 from gdws.planning.fidelity import AnyFidelity

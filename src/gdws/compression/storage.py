@@ -17,6 +17,7 @@ import torch
 from safetensors.torch import save as serialize
 from torch import Tensor, nn
 
+from gdws.core.errors import GdwsError, first_line
 from gdws.core.execution import evaluating, full_precision, own_copy, placement
 from gdws.core.files import NotWritten, new_folder
 from gdws.core.inputs import Inputs, call_model, floats_in, place
@@ -30,7 +31,6 @@ from gdws.deploy.onnx.signature import signature_of
 from gdws.deploy.onnx.straight_through import StraightThrough
 from gdws.deploy.runtimes import OnnxRuntime
 from gdws.deploy.tracing import trace_any_batch
-from gdws.errors import GdwsError, first_line
 from gdws.objectives import Classes
 from gdws.planning.plan import Plan, attach_plan, example_of, plan_of
 from gdws.structures import STRUCTURES

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from gdws.core.errors import GdwsError
 from gdws.core.inputs import Arguments, Inputs, call_model, tensors_of, with_gradients
 from gdws.core.reading.weights import dense
-from gdws.errors import GdwsError
 
 REPEATABLE, ASKED = 1e-3, 8
 """Share of the largest logit that answers may differ by when a model is asked again; and images that it is asked about, since

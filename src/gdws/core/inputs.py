@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from gdws.errors import GdwsError, first_line
+from gdws.core.errors import GdwsError, first_line
 
 
 class Arguments:

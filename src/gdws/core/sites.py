@@ -13,9 +13,9 @@ from torch.nn import functional as F
 from torch.nn.modules.lazy import LazyModuleMixin
 from torch.overrides import TorchFunctionMode
 
+from gdws.core.errors import GdwsError
 from gdws.core.execution import evaluating
 from gdws.core.inputs import Inputs, call_model
-from gdws.errors import GdwsError
 
 HOOKS = (
     *("_forward_pre_hooks", "_forward_pre_hooks_with_kwargs"),

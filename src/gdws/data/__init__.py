@@ -11,11 +11,11 @@ from pathlib import Path
 
 from torch import Tensor
 
+from gdws.core.errors import GdwsError
 from gdws.core.inputs import Inputs
 from gdws.core.reading.limits import open_file
 from gdws.data import cifar, folder, npy, npz, pictures, svhn
 from gdws.data.dataset import Dataset, Stored
-from gdws.errors import GdwsError
 
 __all__ = ["NAMES", "Dataset", "load"]
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from gdws.core.checks import check_seed, classes, is_count, unpack_batch
+from gdws.core.errors import GdwsError
 from gdws.core.inputs import Arguments, Inputs, map_tensors
-from gdws.errors import GdwsError
 
 MOST_VALUES = 3 * 2**23
 """In a batch of what lies in files: eight images of 1,024 x 1,024 pixels. One sample may have more."""

@@ -16,11 +16,11 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from gdws.core.errors import GdwsError
 from gdws.core.progress import track
 from gdws.core.reading.limits import BYTES_A_PIXEL, check_bytes
 from gdws.data.dataset import balanced_order, even_batches
 from gdws.data.picture_files import SUFFIXES, decoded, files_below, leads_back, size_of
-from gdws.errors import GdwsError
 
 SMALL = 64
 """Images of one size, with no side above this, come out as they are."""

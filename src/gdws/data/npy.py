@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gdws.core.errors import GdwsError
 from gdws.core.reading.limits import check_bytes, open_file
 from gdws.data.dataset import MOST_VALUES, even_batches
-from gdws.errors import GdwsError
 
 COLOURS = (1, 3, 4)
 """Channels of pictures: gray, RGB, RGBA."""

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gdws.core.errors import GdwsError
 from gdws.core.inputs import Arguments, Inputs
 from gdws.core.reading.limits import check_bytes
 from gdws.data.npy import images_of, read_header, tensor_of
-from gdws.errors import GdwsError
 
 AT_ONCE, BYTES_A_PIXEL = 50, 320
 """Images that commands work on together, and a third of what the embedded network then takes for each of their pixels."""

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from PIL import Image, ImageFile
 
+from gdws.core.errors import GdwsError
 from gdws.core.reading.limits import BYTES_A_PIXEL, check_bytes, open_file
-from gdws.errors import GdwsError
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
 

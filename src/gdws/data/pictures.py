@@ -19,11 +19,11 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from gdws.core.errors import GdwsError
 from gdws.core.progress import track
 from gdws.core.reading.limits import BYTES_A_PIXEL, check_bytes
 from gdws.data.dataset import MOST_VALUES, balanced_order
 from gdws.data.picture_files import SUFFIXES, decoded, files_below, size_of
-from gdws.errors import GdwsError
 
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 OPTIONS = re.compile(r"((?:,[a-z]+=[^,/]*)*)$")

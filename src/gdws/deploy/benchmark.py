@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from gdws.core.errors import GdwsError
 from gdws.core.execution import placement
 from gdws.core.inputs import Inputs, call_model, place, tensors_of
 from gdws.core.progress import track
-from gdws.errors import GdwsError
 
 PAPER = (5_000, 10_000)
 """Warm-up and timed forward passes of the paper's protocol, at batch 1."""

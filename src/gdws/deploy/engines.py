@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 
 from gdws.core.checks import is_count
+from gdws.core.errors import GdwsError
 from gdws.core.execution import MOST_THREADS, evaluating, own_copy, placement
 from gdws.core.files import scratch_folder
 from gdws.core.inputs import Inputs, call_model, place
@@ -33,7 +34,6 @@ from gdws.deploy.onnx.straight_through import StraightThrough
 from gdws.deploy.quantize import is_quantized, quantize, quantize_openvino
 from gdws.deploy.runtimes import OnnxRuntime, OpenVino
 from gdws.deploy.tracing import has_one_size, trace_model
-from gdws.errors import GdwsError
 
 Run = Callable[[Inputs], Outputs]
 """What a network is called with to what it gives: one tensor or, of several, {name: tensor}."""

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from gdws.core.checks import FLOATS, INTEGERS, unpack_batch
+from gdws.core.errors import GdwsError
 from gdws.core.inputs import Arguments, Inputs, tensors_of
-from gdws.errors import GdwsError
 
 Given = Inputs | Mapping[str, Tensor] | Sequence[Tensor]
 """Inputs, or a dictionary or tuple of tensors that stands for Arguments."""

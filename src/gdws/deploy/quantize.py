@@ -23,13 +23,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from gdws.core.errors import GdwsError, first_line
 from gdws.core.files import Kind, scratch_folder, write_atomically
 from gdws.core.inputs import Inputs
 from gdws.deploy.interface import Given, check_range, checked_inputs
 from gdws.deploy.onnx.reading import parse_onnx, read_onnx, unreadable_file
 from gdws.deploy.onnx.signature import Port, Signature, arrange, is_classifier_file, signature_in
 from gdws.deploy.packages import require
-from gdws.errors import GdwsError, first_line
 
 BATCH = 25
 """Images at a time; the ranges do not depend on it."""

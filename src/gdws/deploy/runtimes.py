@@ -10,12 +10,12 @@ from typing import Any
 
 import torch
 
+from gdws.core.errors import GdwsError, first_line
 from gdws.core.inputs import Inputs
 from gdws.deploy.interface import Outputs, unpacked
 from gdws.deploy.onnx.reading import read_onnx, unreadable_file
 from gdws.deploy.onnx.signature import Port, Signature, arrange, signature_in, wrong_shape
 from gdws.deploy.packages import require
-from gdws.errors import GdwsError, first_line
 
 
 @dataclass(frozen=True)

@@ -20,12 +20,12 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram, ShapesCollection
 
 from gdws.core.checks import checked_logits
+from gdws.core.errors import GdwsError, first_line
 from gdws.core.execution import evaluating, own_copy, placement, private_copy
 from gdws.core.inputs import Inputs, call_model, names_of, place, repeat_first, tensors_of
 from gdws.core.unwrap import unwrap
 from gdws.deploy.interface import Outputs, are_logits, check_range, is_alone, named_outputs
 from gdws.deploy.onnx.signature import match_ports, signature_of
-from gdws.errors import GdwsError, first_line
 
 _EXPORTER = threading.RLock()
 Free = list[tuple[int, ...]]

@@ -37,12 +37,12 @@ from gdws.core.checks import (
     unpack_batch,
 )
 from gdws.core.distributed import SINGLE_PROCESS, ProcessGroup
+from gdws.core.errors import GdwsError
 from gdws.core.execution import at_least_float32, evaluating, full_precision, placement
 from gdws.core.files import check_file, locked
 from gdws.core.hashing import data_hash, network_identity, weights_hash
 from gdws.core.progress import count_batches, note, track
 from gdws.core.unwrap import unwrap
-from gdws.errors import GdwsError
 from gdws.evaluation.comparison import NATURAL, Comparison, Trial, percent
 from gdws.evaluation.deployed import Deployed
 from gdws.evaluation.resume import IDENTITIES, BatchDecisions, DecisionLog

@@ -10,11 +10,11 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from gdws.core.errors import GdwsError
 from gdws.core.execution import own_copy, placement
 from gdws.deploy.interface import are_logits
 from gdws.deploy.onnx.reading import images_together
 from gdws.deploy.runtimes import OnnxRuntime
-from gdws.errors import GdwsError
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from gdws.compression.fidelity import CheckImages, Metric, MetricCheck, attack_of, build_check, refuse_calibration_images
 from gdws.core.checks import AnyBatches, unpack_inputs
+from gdws.core.errors import GdwsError
 from gdws.core.execution import evaluating, full_precision, placement
 from gdws.core.inputs import Inputs, call_model, floats_in, place
 from gdws.core.unwrap import unwrap
-from gdws.errors import GdwsError
 from gdws.objectives import Objective, choose_objective
 from gdws.planning.fidelity import AnyFidelity
 from gdws.planning.plan import plan_of

@@ -20,12 +20,12 @@ from typing import Any
 import torch
 from torch import nn
 
+from gdws.core.errors import GdwsError, first_line
 from gdws.core.progress import track
 from gdws.core.reading.limits import read_file
 from gdws.core.reading.schema import parse
 from gdws.core.reading.weights import load_weights, read_weights
 from gdws.core.unwrap import Normalized
-from gdws.errors import GdwsError, first_line
 from gdws.models import checkpoints
 
 CONFIG, WEIGHTS, PREPROCESSING = "config.json", "model.safetensors", "preprocessor_config.json"

@@ -19,11 +19,11 @@ from torch import Tensor, nn
 
 from gdws.compression import storage
 from gdws.core.checks import check_weights
+from gdws.core.errors import GdwsError, first_line
 from gdws.core.reading.limits import check_bytes
 from gdws.core.reading.weights import load_weights, read_weights
 from gdws.core.unwrap import Normalized, unwrap
 from gdws.data import Dataset
-from gdws.errors import GdwsError, first_line
 from gdws.models import checkpoints, hub, zoo
 from gdws.models.onnx.load import from_onnx
 

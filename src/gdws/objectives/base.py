@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from gdws.core.errors import GdwsError
 from gdws.core.inputs import Inputs, call_model, floats_in
-from gdws.errors import GdwsError
 
 
 class Objective(ABC):

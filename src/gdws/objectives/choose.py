@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from gdws.core.checks import INTEGERS
-from gdws.errors import GdwsError
+from gdws.core.errors import GdwsError
 from gdws.objectives.base import Objective
 from gdws.objectives.classes import Classes
 from gdws.objectives.pixels import Pixels

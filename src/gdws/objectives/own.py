@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from gdws.core.errors import GdwsError
 from gdws.core.inputs import floats_in
-from gdws.errors import GdwsError
 from gdws.objectives.base import Objective
 
 

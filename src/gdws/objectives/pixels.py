@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from gdws.errors import GdwsError
+from gdws.core.errors import GdwsError
 from gdws.objectives.base import Objective, divergence
 from gdws.objectives.classes import draw_class
 from gdws.objectives.softening import temperature_of

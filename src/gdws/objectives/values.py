@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from gdws.errors import GdwsError
+from gdws.core.errors import GdwsError
 from gdws.objectives.base import Objective, random_signs
 
 LEAST_VARIANCE = 1e-4

@@ -6,8 +6,8 @@ import sys
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
+from gdws.core.errors import GdwsError
 from gdws.core.sites import Site
-from gdws.errors import GdwsError
 from gdws.planning import cost
 from gdws.structures.base import Structure
 

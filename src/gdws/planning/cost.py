@@ -12,11 +12,11 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from gdws.core.errors import GdwsError
 from gdws.core.execution import evaluating, placement, private_copy
 from gdws.core.inputs import Inputs, call_model, map_tensors, place, tensors_of
 from gdws.core.sites import Site
 from gdws.core.unwrap import unwrap
-from gdws.errors import GdwsError
 
 
 @dataclass(frozen=True)

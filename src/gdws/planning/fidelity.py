@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from gdws.core.errors import GdwsError
 from gdws.core.reading.schema import Count, Size
-from gdws.core.significance import PairedChange, clopper_pearson
-from gdws.errors import GdwsError
+from gdws.planning.significance import PairedChange, clopper_pearson
 
 HELD_OUT, TRAINING, HELD_BACK = "held-out", "other training", "held-back calibration"
 """Where the images come from on which a network is compared with its original: the user gave them as unseen; they were left

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from gdws.attacks import PGD
 from gdws.core.checks import is_count
+from gdws.core.errors import GdwsError
 from gdws.core.inputs import Arguments, Inputs, tensors_of
 from gdws.core.reading.schema import Count, Size, build, parse
 from gdws.core.unwrap import innermost
-from gdws.errors import GdwsError
 from gdws.planning.budgets import KINDS, Budget
 from gdws.planning.fidelity import AnyFidelity, Fidelity, MetricChange, OutputChange
 

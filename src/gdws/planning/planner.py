@@ -16,12 +16,12 @@ from gdws.calibration.method import Calibrated, Method, Paper, Uniform
 from gdws.calibration.sensitivity import sensitivity
 from gdws.calibration.statistics import Statistics
 from gdws.core.checks import ASKED, AnyBatches, Batches, check_repeatable, check_weights
+from gdws.core.errors import GdwsError
 from gdws.core.execution import evaluating, placement
 from gdws.core.hashing import sample_hashes
 from gdws.core.inputs import place
 from gdws.core.sites import Site, other_convolutions
 from gdws.core.version import __version__
-from gdws.errors import GdwsError
 from gdws.objectives import Classes
 from gdws.planning import cost
 from gdws.planning.budgets import Beta, Budget, Latency, Speedup

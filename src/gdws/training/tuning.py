@@ -9,9 +9,9 @@ from torch import nn
 
 from gdws.core.checks import Batches, checked_logits
 from gdws.core.distributed import SINGLE_PROCESS, ProcessGroup
+from gdws.core.errors import GdwsError
 from gdws.core.execution import evaluating, own_copy, placement
 from gdws.data import Dataset
-from gdws.errors import GdwsError
 from gdws.structures.balance import balance, unbalance
 from gdws.structures.layers import FactoredConv2d
 from gdws.training.loop import Trained, in_memory, train

@@ -8,6 +8,7 @@ import torch
 from helpers import images
 from torch import nn
 
+from gdws.core.errors import GdwsError
 from gdws.core.inputs import Arguments, call_model, floats_in
 from gdws.deploy.engines import compile
 from gdws.deploy.onnx.export import to_onnx
@@ -17,7 +18,6 @@ from gdws.deploy.onnx.signature import Port, Signature, attach_signature
 from gdws.deploy.onnx.straight_through import StraightThrough
 from gdws.deploy.quantize import quantize, quantize_openvino
 from gdws.deploy.runtimes import OnnxRuntime, OpenVino
-from gdws.errors import GdwsError
 
 
 def rand(*shape):

@@ -8,10 +8,10 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 from torch.nn import functional as F
 
+from gdws.core.errors import GdwsError
 from gdws.deploy.onnx.export import to_onnx
 from gdws.deploy.onnx.straight_through import StraightThrough
 from gdws.deploy.runtimes import OnnxRuntime
-from gdws.errors import GdwsError
 
 X = torch.randn(2, 4, 6, 8, generator=torch.Generator().manual_seed(0))
 

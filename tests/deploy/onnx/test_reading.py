@@ -8,13 +8,13 @@ import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
 
+from gdws.core.errors import GdwsError
 from gdws.core.inputs import Arguments
 from gdws.deploy.onnx.reading import read_onnx, read_signature
 from gdws.deploy.onnx.signature import Port
 from gdws.deploy.onnx.straight_through import StraightThrough
 from gdws.deploy.quantize import quantize, quantize_openvino
 from gdws.deploy.runtimes import OnnxRuntime, OpenVino
-from gdws.errors import GdwsError
 
 IMAGES = torch.rand(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 READERS = {

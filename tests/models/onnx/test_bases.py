@@ -9,9 +9,9 @@ from onnx import helper
 from onnx_graphs import floats, save
 
 import gdws
+from gdws.core.errors import GdwsError
 from gdws.deploy.onnx.reading import read_signature
 from gdws.deploy.onnx.straight_through import StraightThrough
-from gdws.errors import GdwsError
 from gdws.models import resolve
 from gdws.models.names import BaseNeeded
 

@@ -18,9 +18,9 @@ from torch.export import Dim
 from torch.nn import functional as F
 
 import gdws
+from gdws.core.errors import GdwsError
 from gdws.deploy.onnx.reading import read_signature
 from gdws.deploy.onnx.signature import signature_of
-from gdws.errors import GdwsError
 from gdws.models import from_onnx
 from gdws.models.onnx import parity
 

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 from torch.export import Dim, ExportedProgram
 
+from gdws.core.errors import GdwsError, first_line
 from gdws.core.files import Kind, write_atomically
 from gdws.core.unwrap import unwrap
 from gdws.deploy.interface import IMAGES, LOGITS, OUTPUT, Given, checked_inputs
@@ -24,7 +25,6 @@ from gdws.deploy.onnx.signature import Signature, signature_of
 from gdws.deploy.onnx.straight_through import StraightThrough
 from gdws.deploy.packages import require
 from gdws.deploy.tracing import silence_exporter, trace_model
-from gdws.errors import GdwsError, first_line
 
 
 def to_onnx(model: nn.Module | ExportedProgram, path: Path | str, example: Given) -> None:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from gdws.core.errors import GdwsError
 from gdws.deploy.onnx.rearranging import (
     Attributes,
     cast,
@@ -41,7 +42,6 @@ from gdws.deploy.onnx.windows import (
     space_to_depth,
     transposed_convolution,
 )
-from gdws.errors import GdwsError
 
 NUMBERS = (
     "Expand",

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from gdws.core.checks import checked_logits
+from gdws.core.errors import GdwsError
 from gdws.core.execution import evaluating, placement
 from gdws.core.inputs import Inputs, call_model, floats_in, map_tensors, place
 from gdws.core.unwrap import unwrap
 from gdws.deploy.interface import Given, are_logits, check_range, checked_inputs
 from gdws.deploy.onnx.signature import signature_of
 from gdws.deploy.runtimes import OnnxRuntime
-from gdws.errors import GdwsError
 
 TIE = 1e-4
 """Two classes whose logits differ by less are tied: rounding may decide between them."""

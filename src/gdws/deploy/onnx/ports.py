@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from gdws.core.errors import GdwsError
 from gdws.deploy.onnx.signature import Port, Signature, signature_in
 from gdws.deploy.packages import require
-from gdws.errors import GdwsError
 
 AXES = {0: "batch", 2: "height", 3: "width"}
 """What the free sizes of inputs are called."""

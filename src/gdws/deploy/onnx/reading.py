@@ -12,10 +12,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from gdws.core.errors import GdwsError
 from gdws.core.reading.limits import check_bytes, max_bytes, read_file
 from gdws.deploy.onnx.signature import Signature, signature_in
 from gdws.deploy.packages import require
-from gdws.errors import GdwsError
 
 CONTROL = {"If", "Loop", "Scan", "SequenceMap"}
 """Operators that run other graphs: how long and on what is not known from the file."""

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from gdws.core.errors import GdwsError
 from gdws.core.reading.limits import check_bytes
 from gdws.deploy.packages import require
-from gdws.errors import GdwsError
 
 Attributes = dict[str, Any]
 

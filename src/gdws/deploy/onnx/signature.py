@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gdws.core.errors import GdwsError
 from gdws.core.inputs import Inputs, tensors_of
 from gdws.deploy.interface import IMAGES, LOGITS
 from gdws.deploy.packages import require
-from gdws.errors import GdwsError
 
 _SIGNATURE = "gdws_signature"
 

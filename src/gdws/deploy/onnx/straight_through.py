@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gdws.core.errors import GdwsError, first_line
 from gdws.core.inputs import Arguments, Inputs, tensors_of
 from gdws.core.reading.limits import check_bytes
 from gdws.deploy.interface import Outputs, unpacked
@@ -20,7 +21,6 @@ from gdws.deploy.onnx.operators import NUMBERS, OPERATORS, dequantize, unread_at
 from gdws.deploy.onnx.reading import check_onnx, operator_set, parse_onnx, unreadable_file
 from gdws.deploy.onnx.signature import attach_signature, match_ports, signature_in, wrong_shape
 from gdws.deploy.packages import require
-from gdws.errors import GdwsError, first_line
 
 OLDEST = 18
 """The operator set since which axes are inputs of all reductions: before, operators of the same names took other things."""

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from gdws.core.errors import GdwsError
 from gdws.deploy.onnx.rearranging import Attributes, numbers_in
-from gdws.errors import GdwsError
 
 RESIZED: dict[tuple[str, str, str], dict[str, Any]] = {
     ("nearest", "asymmetric", "floor"): {"mode": "nearest"},

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
+from gdws.core.errors import GdwsError
 from gdws.deploy.onnx.signature import Signature
 from gdws.deploy.packages import require
-from gdws.errors import GdwsError
 from gdws.models.onnx.network import OnnxNetwork, outputs_of
 from gdws.models.onnx.noise import is_single, noise
 

@@ -7,13 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gdws.core.errors import GdwsError, first_line
 from gdws.core.reading.limits import check_bytes
 from gdws.deploy.onnx.general import MAKERS, NUMBERS, OPERATORS, arrays
 from gdws.deploy.onnx.general.sizes import SIZES
 from gdws.deploy.onnx.operators import dequantize
 from gdws.deploy.onnx.signature import Signature
 from gdws.deploy.packages import require
-from gdws.errors import GdwsError, first_line
 from gdws.models.onnx.layers import WEIGHTS, layer_of
 from gdws.models.onnx.names import Names, constant_name
 from gdws.models.onnx.network import Held, OnnxNetwork, Step, Value, with_parameters

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gdws.core.errors import GdwsError
 from gdws.deploy.onnx.general.windows import is_symmetric, pads_of, transposed_padding
-from gdws.errors import GdwsError
 
 Attributes = dict[str, Any]
 CONVOLUTIONS: dict[int, Callable[..., nn.Module]] = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}

@@ -9,12 +9,12 @@ import numpy as np
 from torch import nn
 
 from gdws.core.checks import check_weights
+from gdws.core.errors import GdwsError, first_line
 from gdws.deploy.onnx.general import OPERATORS, READ
 from gdws.deploy.onnx.operators import unread_attribute
 from gdws.deploy.onnx.reading import check_onnx, operator_set, parse_onnx, unreadable_file
 from gdws.deploy.onnx.signature import signature_in
 from gdws.deploy.packages import require
-from gdws.errors import GdwsError, first_line
 from gdws.models.onnx.batches import take_any_batch
 from gdws.models.onnx.build import build
 from gdws.models.onnx.layers import WEIGHTS

@@ -11,10 +11,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from gdws.core.errors import GdwsError, first_line
 from gdws.deploy.onnx.general import MAKERS, NUMBERS, OPERATORS
 from gdws.deploy.onnx.general.sizes import SIZES
 from gdws.deploy.onnx.signature import Port, Signature, attach_signature
-from gdws.errors import GdwsError, first_line
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from gdws.core.errors import GdwsError
 from gdws.deploy.onnx.signature import Signature
-from gdws.errors import GdwsError
 
 SIDES = (224, 64, 320, 640, 48, 32, 512, 16, 8, 128)
 """Sizes to try for those that a file leaves open; those of usual images first."""

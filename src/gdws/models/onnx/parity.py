@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gdws.core.errors import GdwsError, first_line
 from gdws.core.execution import full_precision
 from gdws.deploy.onnx.signature import Signature, signature_of
 from gdws.deploy.packages import require
-from gdws.errors import GdwsError, first_line
 from gdws.models.onnx.network import OnnxNetwork, outputs_of
 from gdws.models.onnx.noise import SIDES, is_single, noise
 

@@ -14,6 +14,7 @@ from torch import nn
 
 from gdws.calibration.cache import keep_in_cache, usable_cache
 from gdws.calibration.statistics import Statistics
+from gdws.core.errors import GdwsError
 from gdws.core.execution import placement
 from gdws.core.hashing import architecture_identity, values_hash
 from gdws.core.inputs import sample_shapes
@@ -22,7 +23,6 @@ from gdws.core.reading.schema import parse
 from gdws.core.sites import Site
 from gdws.deploy.engines import ENGINES
 from gdws.deploy.packages import require
-from gdws.errors import GdwsError
 from gdws.planning.latency.measure_cpu import measure_on_cpu
 from gdws.planning.latency.measure_gpu import measure_on_gpu
 from gdws.planning.latency.table import LatencyTable

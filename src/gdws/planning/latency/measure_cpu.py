@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from gdws.calibration.statistics import Statistics
+from gdws.core.errors import GdwsError
 from gdws.core.files import scratch_folder
 from gdws.core.inputs import Inputs, place, repeat_first
 from gdws.core.progress import track
@@ -20,7 +21,6 @@ from gdws.deploy.fx.pack_weights import PackedModel
 from gdws.deploy.interface import Outputs
 from gdws.deploy.runtimes import NodeTime, OnnxRuntime, OpenVino
 from gdws.deploy.tracing import trace_model
-from gdws.errors import GdwsError
 from gdws.planning.choose import Choice
 from gdws.planning.knapsack import Floats
 from gdws.planning.latency.node_times import layer_seconds, owners

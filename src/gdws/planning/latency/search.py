@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from gdws.calibration.statistics import Statistics
+from gdws.core.errors import OutOfReach
 from gdws.core.execution import placement
 from gdws.core.files import scratch_folder
 from gdws.core.inputs import Inputs, place, repeat_first
@@ -22,7 +23,6 @@ from gdws.core.progress import note, track
 from gdws.core.sites import Site
 from gdws.deploy.benchmark import bench
 from gdws.deploy.engines import ENGINES, Compiled, compile
-from gdws.errors import OutOfReach
 from gdws.planning.budgets import Latency, Speedup
 from gdws.planning.choose import Choice, allocate_layers
 from gdws.planning.latency.table import Latencies, LatencyTable

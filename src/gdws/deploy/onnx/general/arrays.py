@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from gdws.errors import GdwsError
+from gdws.core.errors import GdwsError
 
 Attributes = dict[str, Any]
 TYPES = {

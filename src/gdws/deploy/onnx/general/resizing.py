@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from gdws.errors import GdwsError
+from gdws.core.errors import GdwsError
 
 Attributes = dict[str, Any]
 LINEAR = {3: "linear", 4: "bilinear", 5: "trilinear"}

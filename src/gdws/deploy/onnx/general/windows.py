@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from gdws.errors import GdwsError
+from gdws.core.errors import GdwsError
 
 Attributes = dict[str, Any]
 CONVOLUTIONS = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
