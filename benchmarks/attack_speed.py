@@ -36,8 +36,8 @@ from gdws.attacks import PGD
 from gdws.attacks.base import optional, weights_without_gradients
 from gdws.attacks.gradient_ascent import loss_gradient
 from gdws.attacks.norm_balls import SPARSITY
+from gdws.core.errors import GdwsError
 from gdws.core.execution import full_precision
-from gdws.errors import GdwsError
 
 RADII = {"linf": (8 / 255, 2 / 255), "l2": (0.5, 0.1), "l1": (12.0, 2.0)}
 CONTENDERS = ("passes", "ours", "early exit", "foolbox", "frozen")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,15 +28,18 @@ from gdws.calibration import collect
 from gdws.calibration.hooks import Use, random_signs
 from gdws.calibration.method import ATTACK, Method
 from gdws.evaluation.accuracy import evaluate
+from gdws.objectives import Classes
 from gdws.structures import kernel_elimination, mego_lego
 
 
-def add_unweighted_moments(conv: nn.Conv2d, uses: list[Use], moment: Tensor, gradient: Tensor) -> None:
+def add_unweighted_moments(
+    conv: nn.Conv2d, uses: list[Use], moment: Tensor, gradient: Tensor, share: float, generator: torch.Generator
+) -> None:
     """The patch moment of all pixels alike, scaled as the weighted one is."""
     unweighted, own = torch.zeros_like(moment), torch.zeros_like(gradient)
     with mock.patch.object(Tensor, "norm", lambda self, dim, keepdim: torch.ones_like(self[:, :1])):
-        ADD_MOMENTS(conv, uses, unweighted, own)
-    pixels = sum(len(use.input) * use.gradient[0, 0].numel() for use in uses if use.gradient is not None)
+        ADD_MOMENTS(conv, uses, unweighted, own, share, generator)
+    pixels = sum(len(use.input) * use.gradient[0, 0].numel() for use in uses if use.gradient is not None) * share
     moment += unweighted * own.diagonal(dim1=1, dim2=2).sum(1)[:, None, None] / max(pixels, 1)
     gradient += own
 
@@ -44,9 +47,9 @@ def add_unweighted_moments(conv: nn.Conv2d, uses: list[Use], moment: Tensor, gra
 ADD_MOMENTS = collect._add_moments
 
 
-def all_signs(logits: Tensor, generator: torch.Generator, temperature: float) -> Iterator[Tensor]:
+def all_signs(_: Classes, outputs: Sequence[Tensor], generator: torch.Generator) -> list[Tensor]:
     """The cotangent of equation (8), which knows no temperature, in the place of the metric's."""
-    return random_signs(logits, generator)
+    return list(random_signs(outputs[0], generator))
 
 
 def channel_curve(weight: Tensor, moment: Tensor, gradient: Tensor) -> kernel_elimination.Curve:
@@ -88,7 +91,7 @@ COLUMNS = {
     "no elimination": Column(patch=lambda: mock.patch("gdws.structures.kernel_elimination.curve", channel_curve)),
     "no trials": Column(patch=lambda: mock.patch("gdws.calibration.trials._interpolated", lambda *a: torch.ones(a[3]))),
     "all pixels alike": Column(patch=lambda: mock.patch("gdws.calibration.collect._add_moments", add_unweighted_moments)),
-    "equation (8)'s gradients": Column(patch=lambda: mock.patch("gdws.calibration.collect.sampled_class", all_signs)),
+    "equation (8)'s gradients": Column(patch=lambda: mock.patch.object(Classes, "cotangents", all_signs)),
     "auto, filters not refined": Column(AUTO, patch=lambda: mock.patch("gdws.structures.filter_splitting.STEPS", 0)),
 }
 

@@ -32,13 +32,14 @@ from gdws import data, models
 from gdws.attacks.presets import preset
 from gdws.calibration.method import ATTACK, Method
 from gdws.calibration.statistics import Statistics
+from gdws.core import inputs
+from gdws.core.errors import OutOfReach
 from gdws.core.execution import placement
 from gdws.core.files import write_atomically
 from gdws.core.progress import shown
 from gdws.core.sites import find_convolutions
-from gdws.deploy.onnx import to_onnx
+from gdws.deploy.onnx.export import to_onnx
 from gdws.deploy.quantize import quantize
-from gdws.errors import OutOfReach
 from gdws.evaluation.compare import compare
 from gdws.evaluation.comparison import NATURAL, percent
 from gdws.evaluation.deployed import deployed_file, deployed_half
@@ -83,16 +84,16 @@ def bisect_fraction(measure: Callable[[float], float], share: float) -> float:
     return min(tried, key=lambda fraction: abs(tried[fraction] - share))
 
 
-def latency(model: nn.Module, network: nn.Module, target: Target, images: torch.Tensor) -> tuple[float, str]:
+def latency(model: nn.Module, network: nn.Module, target: Target, images: inputs.Inputs) -> tuple[float, str]:
     """The network's time as a fraction of the model's, each as it runs fastest, and the engine that runs the network."""
-    example = images[:1].repeat(target.batch, 1, 1, 1)
+    example = inputs.repeat_first(images, target.batch)
     both = {"model": model, "network": network}
     runs = {name: build_engine(each, target.engine, target, example, images) for name, each in both.items()}
     timings = gdws.bench(runs, example, 10, 60)
     return timings["network"].quartile / timings["model"].quartile, runs["network"].engine
 
 
-def latency_of_plan(model: nn.Module, made: Plan, target: Target, images: torch.Tensor) -> tuple[float, str]:
+def latency_of_plan(model: nn.Module, made: Plan, target: Target, images: inputs.Inputs) -> tuple[float, str]:
     """The same of a plan, with noise for weights."""
     layers = [layer for layer in made.layers if layer.structure != "dense"]
     chosen = {layer.name: Choice(STRUCTURES[layer.structure], 0, layer.ranks, layer.loss) for layer in layers}
@@ -114,7 +115,7 @@ def plan_way(
         return gdws.plan(model, statistics, gdws.Macs(fraction), BY_MACS[way])
 
     def measured(made: Plan) -> tuple[float, str]:
-        return latency_of_plan(model, made, table.target, statistics.images[:25].float())
+        return latency_of_plan(model, made, table.target, inputs.place(statistics.images[:25], "cpu", torch.float32))
 
     made = of_macs(bisect_fraction(lambda fraction: measured(of_macs(fraction))[0], 1 / speedup))
     return made, measured(made)
@@ -122,7 +123,7 @@ def plan_way(
 
 def make_plans(options: argparse.Namespace, model: nn.Module, statistics: Statistics) -> None:
     """Those of --ways that the folder does not hold."""
-    example = statistics.images[:1].float().to(options.device)
+    example = inputs.place(statistics.images[:1], options.device, torch.float32)
     sites = [site for site in find_convolutions(model, example) if site.reason is None]
     target = Target(options.engine, options.precision, threads=1, batch=options.batch)
     table = measure_latencies(model, sites, select_structures("auto"), statistics, target, options.cache)
@@ -156,8 +157,8 @@ def judge(options: argparse.Namespace, model: nn.Module, statistics: Statistics)
     for name, network in networks.items():
         if name in rounded or (rounded and name == "dense"):
             plain, small = options.out / f"{name}.onnx", options.out / f"{name}-int8.onnx"
-            to_onnx(network.cpu(), plain, statistics.images[:1].float())
-            quantize(plain, small, statistics.images[:300].float())
+            to_onnx(network.cpu(), plain, inputs.place(statistics.images[:1], "cpu", torch.float32))
+            quantize(plain, small, inputs.place(statistics.images[:300], "cpu", torch.float32))
             forms[f"{name}, int8"] = deployed_file(small, name)
             network.to(options.device)
         elif name in halved or (halved and name == "dense"):

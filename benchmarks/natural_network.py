@@ -53,7 +53,7 @@ def main() -> None:
     statistics = gdws.calibrate(model, train)
     record = {
         "attack": None if statistics.attack is None else str(statistics.attack),
-        "temperature": statistics.temperature,
+        "learnt": {name: value.tolist() for name, value in statistics.objective.tensors().items()},
         "dense": gdws.evaluate(model, test).natural_percent,
     }
     print(record, flush=True)

@@ -55,11 +55,11 @@ from gdws.calibration.method import ATTACK
 from gdws.core.files import write_atomically
 from gdws.core.hashing import weights_hash
 from gdws.core.reading.weights import contiguous_copies
-from gdws.core.significance import paired_change
 from gdws.core.sites import find_convolutions
 from gdws.data import Dataset
 from gdws.evaluation.comparison import NATURAL, interval, percent
 from gdws.models import zoo
+from gdws.planning.significance import paired_change
 from gdws.training import Recipe, recipe_for
 
 CPU_THREADS = 3

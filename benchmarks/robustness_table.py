@@ -24,11 +24,11 @@ from gdws import data, models
 from gdws.attacks.presets import PRESETS, preset
 from gdws.calibration.method import ATTACK
 from gdws.core.files import write_atomically
-from gdws.core.significance import paired_change
 from gdws.data import Dataset
 from gdws.evaluation.compare import OutOfTime, compare
 from gdws.evaluation.comparison import NATURAL, Comparison, Trial, interval, percent
 from gdws.evaluation.red_flags import red_flags
+from gdws.planning.significance import paired_change
 
 
 def compress_to(

@@ -19,7 +19,7 @@ import torch
 
 from gdws import models
 from gdws.deploy.engines import open_session, prepare_for_engine
-from gdws.deploy.onnx import to_onnx
+from gdws.deploy.onnx.export import to_onnx
 from gdws.deploy.runtimes import NodeTime
 
 TURNS, WARMUP = 60, 10

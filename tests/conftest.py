@@ -44,10 +44,10 @@ def embedded_file(tmp_path_factory):
     from helpers import images
 
     from gdws import models
-    from gdws.deploy import onnx
+    from gdws.deploy.onnx import export
 
     path = tmp_path_factory.mktemp("embedded") / "embedded.onnx"
-    onnx.to_onnx(models.embedded(), path, images(1))
+    export.to_onnx(models.embedded(), path, images(1))
     return path
 
 
@@ -56,10 +56,10 @@ def factored_file(tmp_path_factory):
     """The model of helpers.factored as an ONNX file."""
     from helpers import factored, images
 
-    from gdws.deploy import onnx
+    from gdws.deploy.onnx import export
 
     path = tmp_path_factory.mktemp("factored") / "factored.onnx"
-    onnx.to_onnx(factored(), path, images(1))
+    export.to_onnx(factored(), path, images(1))
     return path
 
 

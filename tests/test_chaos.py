@@ -10,7 +10,7 @@ from chaos.case import Case, Family, judged
 from chaos.confine import confine
 from chaos.workers import case_of, run_all
 
-from gdws.errors import GdwsError
+from gdws.core.errors import GdwsError
 
 ROOT = Path(__file__).parents[1]
 

@@ -14,21 +14,24 @@ import pytest
 
 import gdws
 from gdws.calibration.statistics import LayerStatistics
-from gdws.core.significance import PairedChange
 from gdws.deploy.benchmark import Timing
 from gdws.deploy.engines import Compiled
-from gdws.deploy.onnx import Parity
+from gdws.deploy.onnx.parity import Parity
 from gdws.evaluation.accuracy import Accuracy
 from gdws.evaluation.comparison import Comparison
+from gdws.evaluation.quality import Quality
 from gdws.evaluation.red_flags import RedFlag
 from gdws.planning.cost import Cost
+from gdws.planning.fidelity import MetricChange, OutputChange
 from gdws.planning.plan import LayerPlan, Measured
+from gdws.planning.significance import PairedChange
 
 NAMESPACES = {
     "gdws": gdws,
     **{f"gdws.{name}": getattr(gdws, name) for name in gdws.__all__ if inspect.ismodule(getattr(gdws, name))},
 }
-RETURNED = [Accuracy, Comparison, Compiled, Cost, LayerPlan, LayerStatistics, Measured, PairedChange, Parity, RedFlag, Timing]
+RETURNED = [Accuracy, Comparison, Compiled, Cost, LayerPlan, LayerStatistics, Measured, MetricChange]
+RETURNED += [OutputChange, PairedChange, Parity, Quality, RedFlag, Timing]
 """Records that public functions return; they need no example of their own."""
 
 

@@ -1,23 +1,27 @@
 """Generalized depthwise-separable convolutions: a pre-trained CNN, faster, with its accuracy and robustness kept."""
 
-from gdws import attacks, data, models, structures, training
+from gdws import attacks, data, models, objectives, structures, training
 from gdws.calibration.collect import calibrate
-from gdws.calibration.method import Calibrated, Paper, Uniform
+from gdws.calibration.method import Calibrated, Paper, Repair, Uniform
 from gdws.calibration.sensitivity import sensitivity
 from gdws.calibration.statistics import Statistics
 from gdws.compression.apply import apply
 from gdws.compression.compress import compress, plan
 from gdws.compression.fidelity import agreement
+from gdws.compression.repair import repair
 from gdws.compression.report import report
 from gdws.compression.storage import load, save
+from gdws.core.errors import GdwsError
+from gdws.core.inputs import Arguments
 from gdws.core.version import __version__
 from gdws.deploy.benchmark import bench
 from gdws.deploy.engines import compile
-from gdws.deploy.onnx import to_onnx, verify
+from gdws.deploy.onnx.export import to_onnx
+from gdws.deploy.onnx.parity import verify
 from gdws.deploy.quantize import quantize
-from gdws.errors import GdwsError
 from gdws.evaluation.accuracy import evaluate
 from gdws.evaluation.compare import compare
+from gdws.evaluation.quality import fidelity, quality
 from gdws.evaluation.red_flags import red_flags
 from gdws.models import zoo
 from gdws.planning.budgets import Beta, Drop, Latency, Macs, Params, Speedup
@@ -29,6 +33,7 @@ from gdws.structures.mego_lego import Factors, lego, mego
 from gdws.training import Recipe, train, tune
 
 __all__ = [
+    "Arguments",
     "Beta",
     "Calibrated",
     "Drop",
@@ -40,6 +45,7 @@ __all__ = [
     "Params",
     "Plan",
     "Recipe",
+    "Repair",
     "Speedup",
     "Statistics",
     "Target",
@@ -55,16 +61,20 @@ __all__ = [
     "compress",
     "data",
     "evaluate",
+    "fidelity",
     "lego",
     "load",
     "mego",
     "models",
     "network_cost",
     "nn",
+    "objectives",
     "plan",
     "plan_of",
+    "quality",
     "quantize",
     "red_flags",
+    "repair",
     "report",
     "save",
     "sensitivity",

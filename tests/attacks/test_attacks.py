@@ -23,7 +23,7 @@ from gdws.attacks import BIM, FGSM, MSD, PGD, AutoAttack, DeepFool, preset
 from gdws.attacks.base import weights_without_gradients
 from gdws.attacks.norm_balls import L1, SPARSITY, ball
 from gdws.attacks.presets import PRESETS
-from gdws.errors import GdwsError
+from gdws.core.errors import GdwsError
 
 NORMS = ("linf", "l2", "l1")
 RADIUS = {"linf": 0.015, "l2": 0.15, "l1": 1.0}  # breaks a part of the small network's images

@@ -30,7 +30,7 @@ def collected(monkeypatch):
 
 
 def tensors_of(statistics):
-    found = {"attacked": statistics.attacked, "temperature": torch.tensor(statistics.temperature)}
+    found = {"attacked": statistics.attacked, "temperature": torch.tensor(statistics.objective.temperature)}
     for name, layer in statistics.layers.items():
         found |= {f"{name} {part}": value for part, value in vars(layer).items()}
         for kind, curves in statistics.curves[name].items():

@@ -26,9 +26,22 @@ def test_bands_make_the_whole(conv, most, monkeypatch):
     x = torch.rand(3, 4, 17, 14, generator=generator)
     g = torch.rand(conv(x).shape, generator=generator)
     moment, gradient = (torch.zeros(conv.groups, size, size) for size in (conv.weight[0].numel(), 6 // conv.groups))
-    collect._add_moments(conv, [Use(x, g)], moment, gradient)
+    collect._add_moments(conv, [Use(x, g)], moment, gradient, 1.0, generator)
     seen = patches(conv, x).double()
     slopes = g.double().view(3, conv.groups, -1, seen.shape[3])
     weights = slopes.square().sum(2, keepdim=True)
     assert torch.allclose(moment.double().triu(), torch.einsum("bgip,bgjp->gij", seen * weights, seen).triu(), rtol=1e-4)
     assert torch.allclose(gradient.double().triu(), torch.einsum("bgip,bgjp->gij", slopes, slopes).triu(), rtol=1e-4)
+
+
+@torch.no_grad()
+def test_some_of_the_pixels_stand_for_all_of_them():
+    conv, generator, share = CONVOLUTIONS[0], torch.Generator().manual_seed(0), 0.5
+    x, g = torch.rand(40, 4, 32, 32, generator=generator), torch.rand(40, 6, 32, 32, generator=generator)
+    sums = []
+    for part in (1.0, share):
+        moment, gradient = torch.zeros(1, 36, 36), torch.zeros(1, 6, 6)
+        collect._add_moments(conv, [Use(x, g)], moment, gradient, part, generator)
+        sums.append((moment / part, gradient / part))
+    for whole, estimate in zip(*sums, strict=True):
+        torch.testing.assert_close(estimate.triu(), whole.triu(), rtol=0.05, atol=0)

@@ -11,6 +11,7 @@ from gdws import data, models
 from gdws.attacks import PGD
 from gdws.calibration.method import ATTACK
 from gdws.calibration.robustness import settle_attack, surviving
+from gdws.objectives import Classes
 
 
 class Fragile(nn.Module):
@@ -47,10 +48,10 @@ def test_a_robust_network_is_calibrated_under_attack_and_a_fragile_one_clean(fra
 def test_what_is_asked_for_is_done_whatever_the_network(fragile):
     images = torch.rand(8, 3, 16, 16, generator=torch.Generator().manual_seed(0))
     attack = PGD(steps=1)
-    assert settle_attack(fragile, images, gdws.Paper(attack=attack)).attack == attack
-    assert settle_attack(models.embedded(), images, gdws.Calibrated(attack=None)).attack is None
-    settled = settle_attack(fragile, images, gdws.Calibrated(exclude=["head"], structures="gdws"))
-    assert settled == gdws.Calibrated(exclude=["head"], structures="gdws", attack=None)
+    assert settle_attack(fragile, images, gdws.Paper(attack=attack, objective=Classes())).attack == attack
+    assert settle_attack(models.embedded(), images, gdws.Calibrated(attack=None, objective=Classes())).attack is None
+    settled = settle_attack(fragile, images, gdws.Calibrated(exclude=["head"], structures="gdws", objective=Classes()))
+    assert settled == gdws.Calibrated(exclude=["head"], structures="gdws", attack=None, objective=Classes())
 
 
 def test_the_look_leaves_the_model_and_the_random_numbers_alone(fragile):

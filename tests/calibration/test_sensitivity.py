@@ -9,7 +9,7 @@ from torch import nn
 import gdws
 from gdws.attacks import PGD
 from gdws.calibration.hooks import TIE
-from gdws.errors import GdwsError
+from gdws.core.errors import GdwsError
 
 
 class Small(nn.Module):

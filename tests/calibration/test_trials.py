@@ -13,6 +13,7 @@ from gdws.calibration.collect import collect_statistics
 from gdws.calibration.method import Calibrated
 from gdws.core.execution import evaluating
 from gdws.core.sites import find_convolutions, replace_modules
+from gdws.objectives import Classes
 from gdws.structures import STRUCTURES
 
 
@@ -25,7 +26,7 @@ def setting():
         for site in find_convolutions(model, torch.zeros(1, 3, 32, 32))
         if site.name in ("layer1.0.conv1", "layer3.1.conv2")
     ]
-    statistics = collect_statistics(model, images, labels, sites, Calibrated(attack=PGD(steps=2)), seed=0)
+    statistics = collect_statistics(model, images, labels, sites, Calibrated(attack=PGD(steps=2), objective=Classes()), seed=0)
     return model, sites, statistics
 
 
@@ -61,7 +62,7 @@ def test_factors_are_measured_over_predicted_at_the_trials(setting):
     with evaluating(model):
         found = trials.measure_corrections(
             model, images, [site], {site.name: {"vertical": tried}}, {site.name: {"vertical": curves}},
-            torch.Generator().manual_seed(3),
+            torch.Generator().manual_seed(3), Classes(),
         )[site.name]["vertical"]  # fmt: skip
     # The same by hand: the sampled class's cotangent, the gradient at the layer's output, image by image.
     seen = {}

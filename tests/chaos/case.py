@@ -16,7 +16,7 @@ from random import Random
 from gdws import cli
 from gdws.cli import compression
 from gdws.compression import report
-from gdws.errors import GdwsError
+from gdws.core.errors import GdwsError
 
 GOOD = ("refused", "right")
 SECONDS = 30.0

@@ -19,7 +19,7 @@ from chaos.case import Case, Family, Wrong, same
 from chaos.meaning import bits
 from gdws import data
 from gdws.attacks import PGD
-from gdws.errors import GdwsError
+from gdws.core.errors import GdwsError
 
 THREADS = 8
 

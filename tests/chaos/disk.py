@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 import gdws
 from chaos import kills, material, tiny
 from chaos.case import Case, Family, Wrong, command, same
-from gdws.errors import GdwsError
+from gdws.core.errors import GdwsError
 
 
 def families() -> list[Family]:

@@ -19,7 +19,7 @@ from chaos import material, tiny
 from chaos.case import Case, Family, Wrong, command, same
 from chaos.meaning import bits
 from gdws.attacks import PGD
-from gdws.errors import GdwsError
+from gdws.core.errors import GdwsError
 
 LONGEST = 120.0
 

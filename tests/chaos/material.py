@@ -22,11 +22,12 @@ from chaos import tiny
 from gdws.attacks import PGD
 from gdws.calibration.collect import find, replaceable
 from gdws.core.inputs import call_model
-from gdws.core.significance import PairedChange
 from gdws.data import Dataset
+from gdws.planning.fidelity import HELD_OUT, Fidelity
 from gdws.planning.latency.measure import measure_latencies
 from gdws.planning.latency.table import LatencyTable
-from gdws.planning.plan import HELD_OUT, Fidelity, Measured
+from gdws.planning.plan import Measured
+from gdws.planning.significance import PairedChange
 from gdws.structures import select_structures
 
 ROOT = Path()

@@ -19,9 +19,9 @@ from gdws import agreement, data, models
 from gdws.cli import compression, demo, deployment, tables
 from gdws.cli.terminal import console
 from gdws.compression.apply import apply
+from gdws.core.errors import GdwsError
 from gdws.deploy import benchmark
 from gdws.deploy.engines import Compiled
-from gdws.errors import GdwsError
 from gdws.models import zoo
 from gdws.planning.latency import measure_cpu, search
 from gdws.planning.plan import Plan
@@ -498,8 +498,8 @@ def test_a_pickle_that_runs_code_is_refused(run, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"images": np.zeros((12, 3, 32, 32), np.uint8)}, "expected (N, H, W, 3) uint8"),
-        ({"images": np.zeros((12, 32, 32, 3), np.float32)}, "expected (N, H, W, 3) uint8"),
+        ({"images": np.zeros((12, 32), np.uint8)}, "expected (N, H, W, C) or (N, C, H, W) uint8"),
+        ({"images": np.zeros((12, 32, 32, 3), np.float32)}, "expected (N, H, W, C) or (N, C, H, W) uint8"),
         ({"images": np.zeros((0, 32, 32, 3), np.uint8), "labels": np.zeros(0, int)}, "holds no images"),
         ({"labels": np.zeros(3, int)}, "expected 12 integers"),
         ({"labels": np.full(12, 10)}, "10 classes"),

@@ -12,7 +12,7 @@ import gdws
 from gdws import data
 from gdws.cli import options
 from gdws.compression import storage
-from gdws.errors import GdwsError
+from gdws.core.errors import GdwsError
 
 NETS = """
 from __future__ import annotations
@@ -142,11 +142,20 @@ def test_layers_come_from_the_base_alone(run, project, monkeypatch):
 
 @pytest.mark.parametrize(
     "base",
-    ["timm:hf-hub:stranger/net", "timm:local-dir:/tmp", "torchvision:../x", "http://stranger/net", "zoo:tiny\n", "\x1b[m"],
+    [
+        "timm:hf-hub:stranger/net",
+        "timm:local-dir:/tmp",
+        "torchvision:../x",
+        "hf:stranger/net",
+        "http://stranger/net",
+        "zoo:tiny\n",
+        "\x1b[m",
+    ],
 )
 def test_a_folder_does_not_choose_what_is_fetched(run, project, base, monkeypatch):
     """Bug: timm would have been told to fetch what a stranger's gdws.json names."""
-    monkeypatch.setattr("gdws.models.names._from_library", lambda *_: pytest.fail("a stranger chose"))
+    for function in ("names._from_library", "hub.fetch", "hub.read"):
+        monkeypatch.setattr(f"gdws.models.{function}", lambda *_: pytest.fail("a stranger chose"))
     assert run("compress", "mine.py:make", "--out", "fast", *COMPRESS)[0] == 0
     record = json.loads((project / "fast" / "gdws.json").read_text())
     (project / "fast" / "gdws.json").write_text(json.dumps(record | {"base": base}))
@@ -157,23 +166,30 @@ def test_a_folder_does_not_choose_what_is_fetched(run, project, base, monkeypatc
     assert "\x1b" not in text
 
 
-def test_torchvision_builds_classifiers_only(monkeypatch):
-    """Others fetch the weights of a part of theirs."""
+def test_torchvision_fetches_no_part_of_a_network(monkeypatch):
+    """Detectors and networks for segmentation have the weights of a part fetched if nobody says no."""
+    built = []
 
     class Torchvision:
         __name__ = "torchvision.models"
+        segmentation, detection = "segmentation", "detection"
 
         def list_models(self, module):
-            return ["resnet18"] if module is self else ["resnet18", "fasterrcnn"]
+            return {"segmentation": ["fcn"], "detection": ["fasterrcnn"]}.get(module, ["resnet18"])
 
-        def get_model(self, name):
-            return nn.Conv2d(3, 4, 3) if name == "resnet18" else pytest.fail("fetched")
+        def get_model(self, name, **options):
+            built.append((name, options))
+            return nn.Conv2d(3, 4, 3)
 
     monkeypatch.setitem(sys.modules, "torchvision.models", Torchvision())
     monkeypatch.setitem(sys.modules, "torchvision", Torchvision())
-    assert isinstance(gdws.models.resolve("torchvision:resnet18"), gdws.models.Normalized)
-    with pytest.raises(GdwsError, match="torchvision has no classifier 'fasterrcnn'"):
-        gdws.models.resolve("torchvision:fasterrcnn")
+    found = [gdws.models.resolve(f"torchvision:{name}") for name in ("resnet18", "fcn", "fasterrcnn")]
+    nothing = {"weights": None, "weights_backbone": None}
+    assert built == [("resnet18", {"weights": None}), ("fcn", nothing), ("fasterrcnn", nothing)]
+    # Detectors normalize inside.
+    assert [isinstance(network, gdws.models.Normalized) for network in found] == [True, True, False]
+    with pytest.raises(GdwsError, match="torchvision has no network 'raft'"):
+        gdws.models.resolve("torchvision:raft")
 
 
 def test_tune_takes_a_base(run, project):

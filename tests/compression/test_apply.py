@@ -8,7 +8,7 @@ from torch import nn
 import gdws
 from gdws.attacks import PGD
 from gdws.calibration.method import METHODS
-from gdws.errors import GdwsError
+from gdws.core.errors import GdwsError
 
 METHOD = gdws.Calibrated(attack=PGD(steps=1))
 
@@ -123,5 +123,5 @@ class Detached(nn.Module):
 
 @pytest.mark.parametrize("step", [gdws.calibrate, lambda m, x: gdws.plan(m, x, gdws.Macs(0.5), "paper")])
 def test_a_model_without_gradients_gets_one_sentence(step):
-    with pytest.raises(GdwsError, match="detaches its logits from the images: expected gradients to pass"):
+    with pytest.raises(GdwsError, match="detaches its outputs from the images: expected gradients to pass"):
         step(Detached(Net()).eval(), [torch.rand(4, 3, 12, 12)])

@@ -13,11 +13,11 @@ import gdws
 from gdws import data, models
 from gdws.attacks import PGD
 from gdws.calibration.method import METHODS
-from gdws.compression.fidelity import Check, CheckImages
-from gdws.core.significance import PairedChange
+from gdws.compression.fidelity import CheckImages, build_check
+from gdws.core.errors import GdwsError
 from gdws.core.sites import find_convolutions
-from gdws.errors import GdwsError
-from gdws.planning.plan import TRAINING, Fidelity
+from gdws.planning.fidelity import TRAINING, Fidelity
+from gdws.planning.significance import PairedChange
 from gdws.structures.layers import FactoredConv2d
 from gdws.structures.mego_lego import lego, spectrum_of
 
@@ -244,7 +244,7 @@ def test_networks_are_compared_on_images_clean_and_attacked(network, images):
     labels, attack = torch.arange(24) % 6, PGD(steps=2)
     other = gdws.apply(network, gdws.plan(network, [images], gdws.Macs(0.2), "uniform"))
     network.train()
-    found = Check(network, CheckImages(images, labels), attack, 10).fidelity(other)
+    found = build_check(network, CheckImages(images, labels), attack, "classes", 10).fidelity(other)
     assert network.training
     network.eval()
     before, after = network(images).argmax(1), other(images).argmax(1)
@@ -256,14 +256,14 @@ def test_networks_are_compared_on_images_clean_and_attacked(network, images):
     assert found.attacked_agreed == int((attacked == judged).sum())
     assert found.attacked_lost == int(((attacked == labels[:10]) & (judged != labels[:10])).sum())
     assert found.agreed < 24
-    same = Check(network, CheckImages(images, None), attack).fidelity(network)
+    same = build_check(network, CheckImages(images, None), attack, "classes").fidelity(network)
     assert (same.agreement, same.attacked, same.attacked_agreement, same.attacked_lost, same.change) == (100, 24, 100, 0, None)
-    assert Check(network, CheckImages(images, labels), None).fidelity(other).attacked_agreement is None
+    assert build_check(network, CheckImages(images, labels), None, "classes").fidelity(other).attacked_agreement is None
 
 
 def test_hundred_of_hundred_are_compatible_with_three_points(network):
     """Bug: "100.0 % of 100 images are decided as by the original", where two points were lost."""
-    found = Check(network, CheckImages(torch.rand(100, 3, 12, 12), None), None).fidelity(network)
+    found = build_check(network, CheckImages(torch.rand(100, 3, 12, 12), None), None, "classes").fidelity(network)
     assert found.agreement == 100
     assert found.agreement_interval == pytest.approx((96.38, 100), abs=0.01)
     assert found.most_lost == pytest.approx(3.62, abs=0.01)

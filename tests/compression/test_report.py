@@ -10,7 +10,7 @@ from torch import nn
 
 import gdws
 from gdws.compression import report as report_module
-from gdws.errors import GdwsError
+from gdws.core.errors import GdwsError
 from gdws.planning.cost import Cost
 from gdws.planning.plan import Measured, attach_plan, plan_of
 

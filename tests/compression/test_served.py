@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import gdws
-from gdws.errors import GdwsError
+from gdws.core.errors import GdwsError
 
 METHOD = gdws.Calibrated(attack=ATTACK, structures=["gdws", "vertical"])
 

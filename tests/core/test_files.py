@@ -13,8 +13,8 @@ import pytest
 
 import gdws
 from gdws.core import files
+from gdws.core.errors import GdwsError
 from gdws.core.files import Kind, check_file, limit_cache, locked, new_folder, write_atomically
-from gdws.errors import GdwsError
 
 MEMBERS = ("gdws.json", "model.safetensors")
 OURS = '{"format": "gdws model 2"}'

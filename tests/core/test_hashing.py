@@ -13,7 +13,7 @@ from torch import nn
 from gdws.core.hashing import architecture_identity, network_identity, values_hash
 from gdws.models.names import resolve
 
-SHAPE = 3, 8, 8
+SAMPLE = torch.rand(1, 3, 8, 8)
 FILE = """
 import types
 import torch
@@ -92,42 +92,42 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def original(folder):
-    return network_identity(made(folder), SHAPE)
+    return network_identity(made(folder), SAMPLE)
 
 
 @pytest.mark.parametrize("edit", EDITS)
 def test_whatever_changes_a_network_changes_its_identity(folder, original, edit):
     changed = made(folder, *EDITS[edit])
-    assert network_identity(changed, SHAPE) != original
+    assert network_identity(changed, SAMPLE) != original
     same = architecture_identity(changed) == architecture_identity(made(folder))
     assert same == (edit == "a parameter of no dimension")  # which a checkpoint brings with it
 
 
 @pytest.mark.parametrize("edit", NONE)
 def test_what_does_not_change_it_does_not(folder, original, edit):
-    assert network_identity(made(folder, *NONE[edit]), SHAPE) == original
+    assert network_identity(made(folder, *NONE[edit]), SAMPLE) == original
 
 
 def test_a_copy_and_another_process_have_the_same_identity(folder, original):
     model = made(folder)
-    assert network_identity(copy.deepcopy(model), SHAPE) == original
-    assert network_identity(model.train(), SHAPE) == original
+    assert network_identity(copy.deepcopy(model), SAMPLE) == original
+    assert network_identity(model.train(), SAMPLE) == original
     code = f"import sys; sys.path.insert(0, {str(folder)!r}); import torch; torch.set_num_threads(2)\n"
-    code += "from gdws.core.hashing import network_identity; from gdws.models import resolve\n"
-    code += f"print(network_identity(resolve({f'{folder}/net.py:make'!r}), {SHAPE}))"
+    code += "from gdws.core.hashing import network_identity; from gdws.models import resolve; import torch\n"
+    code += f"print(network_identity(resolve({f'{folder}/net.py:make'!r}), torch.rand(1, 3, 8, 8)))"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert shown.stdout.strip() == original
 
 
 def test_hooks_and_a_forward_of_its_own_are_part_of_it():
     model = network()
-    found = {network_identity(model, SHAPE)}
+    found = {network_identity(model, SAMPLE)}
     handle = model[0].register_forward_hook(lambda module, inputs, output: output * 2)
-    found.add(network_identity(model, SHAPE))
+    found.add(network_identity(model, SAMPLE))
     handle.remove()
-    assert network_identity(model, SHAPE) in found
+    assert network_identity(model, SAMPLE) in found
     model[3].forward = types.MethodType(lambda self, x: nn.Conv2d.forward(self, x) * 3, model[3])
-    found.add(network_identity(model, SHAPE))
+    found.add(network_identity(model, SAMPLE))
     assert len(found) == 3
 
 
@@ -146,7 +146,7 @@ def test_answers_tell_what_nothing_else_does():
         def forward(self, x):
             return self.network(x) - self.opaque.factor
 
-    first, again, other = (network_identity(Scaled(factor), SHAPE) for factor in (1, 1, 2))
+    first, again, other = (network_identity(Scaled(factor), SAMPLE) for factor in (1, 1, 2))
     assert first == again != other
 
 
@@ -154,13 +154,13 @@ def test_answers_tell_what_nothing_else_does():
 def test_answers_that_are_no_numbers_are_no_obstacle(value):
     model = network()
     model[8].bias.data[0] = value
-    assert network_identity(model, SHAPE) == network_identity(copy.deepcopy(model), SHAPE)
+    assert network_identity(model, SAMPLE) == network_identity(copy.deepcopy(model), SAMPLE)
 
 
 def test_a_network_is_left_as_it_was_found():
     model = network().train()
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    network_identity(model, SHAPE)
+    network_identity(model, SAMPLE)
     assert all(module.training for module in model.modules())
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert next(model.parameters()).dtype == torch.float32
@@ -185,4 +185,4 @@ def test_a_class_without_a_module_has_an_identity():
     kind = given["kind"]
     assert not hasattr(kind, "__module__")
     first, other = nn.Sequential(kind()), nn.Sequential(nn.Flatten())
-    assert network_identity(first, SHAPE) == network_identity(copy.deepcopy(first), SHAPE) != network_identity(other, SHAPE)
+    assert network_identity(first, SAMPLE) == network_identity(copy.deepcopy(first), SAMPLE) != network_identity(other, SAMPLE)

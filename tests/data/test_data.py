@@ -15,9 +15,9 @@ from PIL import Image
 from scipy.io import savemat
 
 from gdws import data
+from gdws.core.errors import GdwsError
 from gdws.data import Dataset, folder
 from gdws.data.dataset import balanced_order
-from gdws.errors import GdwsError
 
 RANDOM = np.random.default_rng(0)
 BATCHES = ["test_batch", *(f"data_batch_{part}" for part in range(1, 6))]
@@ -350,7 +350,7 @@ def test_an_npz_file_may_hold_both_splits(tmp_path):
 
 @pytest.mark.parametrize("name", ["demo:x", "cifar10", "svhn:", "imagefolder", "npz", "web:x", ""])
 def test_unknown_names_are_told_the_known_ones(name):
-    with pytest.raises(GdwsError, match="expected demo, cifar10:DIR, svhn:DIR, imagefolder:DIR or npz:FILE"):
+    with pytest.raises(GdwsError, match="expected demo, cifar10:DIR, svhn:DIR, imagefolder:DIR, images:DIR, npy:FILE or npz"):
         data.load(name, "test")
 
 

@@ -14,9 +14,9 @@ import pytest
 
 from gdws import cli
 from gdws.core import progress
+from gdws.core.errors import GdwsError
 from gdws.data import download
 from gdws.data.download import OFFICIAL, Remote, fetch
-from gdws.errors import GdwsError
 
 CONTENT = np.random.default_rng(0).bytes(10_000)
 SHA256 = hashlib.sha256(CONTENT).hexdigest()

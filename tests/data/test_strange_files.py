@@ -18,7 +18,7 @@ from PIL import Image
 from scipy.io import savemat
 
 from gdws import data
-from gdws.errors import GdwsError
+from gdws.core.errors import GdwsError
 
 RANDOM = np.random.default_rng(0)
 SMALL = str(2**20)

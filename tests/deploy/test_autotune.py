@@ -10,12 +10,12 @@ from torch.nn import functional as F
 
 import gdws
 from gdws import data, models
+from gdws.core.errors import GdwsError
 from gdws.core.sites import find_convolutions, replace_modules
 from gdws.deploy import inductor
 from gdws.deploy.autotune import FixedSize, autotune, check_logits, prepare_graph, torch_compile
 from gdws.deploy.fx.fold_batchnorm import NORM
 from gdws.deploy.inductor import MAX_AUTOTUNE
-from gdws.errors import GdwsError
 from gdws.models import zoo
 from gdws.structures import STRUCTURES
 

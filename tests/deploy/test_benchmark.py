@@ -5,9 +5,9 @@ import torch
 from scipy.stats import binom
 from torch import nn
 
+from gdws.core.errors import GdwsError
 from gdws.deploy.benchmark import PAPER, bench, interval, unsteady
 from gdws.deploy.engines import Compiled
-from gdws.errors import GdwsError
 
 
 def test_modules_and_other_callables_run_in_turns():

@@ -7,9 +7,9 @@ import torch
 from helpers import Blocks, factored, images
 
 from gdws import models
+from gdws.core.errors import GdwsError
 from gdws.deploy.engines import compile
 from gdws.deploy.quantize import quantize
-from gdws.errors import GdwsError
 
 ENGINES = ("onnxruntime", "openvino", "torch")
 

@@ -7,10 +7,10 @@ import torch
 from helpers import images, operators
 
 from gdws import data, models
-from gdws.deploy.onnx import verify
+from gdws.core.errors import GdwsError
+from gdws.deploy.onnx.parity import verify
 from gdws.deploy.quantize import quantize, quantize_openvino
 from gdws.deploy.runtimes import OnnxRuntime, OpenVino
-from gdws.errors import GdwsError
 
 
 @pytest.fixture(scope="module")

@@ -15,10 +15,10 @@ from torch import nn
 
 from gdws import data, models
 from gdws.attacks import PGD
+from gdws.core.errors import GdwsError
 from gdws.core.files import locked
-from gdws.deploy.onnx_file import images_together
+from gdws.deploy.onnx.reading import images_together
 from gdws.deploy.runtimes import OnnxRuntime
-from gdws.errors import GdwsError
 from gdws.evaluation import deployed
 from gdws.evaluation.accuracy import evaluate
 from gdws.evaluation.compare import OutOfTime, compare, random_starts, without_early_exit

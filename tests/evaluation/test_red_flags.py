@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from gdws import data, models
 from gdws.attacks import PGD
-from gdws.errors import GdwsError
+from gdws.core.errors import GdwsError
 from gdws.evaluation.compare import compare
 from gdws.evaluation.red_flags import ADVICE, _notable, red_flags
 

@@ -9,8 +9,8 @@ import torch
 from safetensors.torch import save_file
 
 from gdws import models
+from gdws.core.errors import GdwsError
 from gdws.core.reading.weights import read_weights
-from gdws.errors import GdwsError
 from gdws.models import checkpoints, zoo
 
 

@@ -6,7 +6,7 @@ from torch import nn
 
 import gdws
 from gdws.calibration.method import METHODS
-from gdws.errors import GdwsError
+from gdws.core.errors import GdwsError
 from gdws.models import zoo
 from gdws.models.zoo.normalize import CIFAR10, IMAGENET
 

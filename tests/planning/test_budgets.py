@@ -5,7 +5,7 @@ import math
 import pytest
 
 import gdws
-from gdws.errors import GdwsError
+from gdws.core.errors import GdwsError
 from gdws.planning import cost
 from gdws.planning.budgets import KINDS, Budget
 

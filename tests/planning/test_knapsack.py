@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gdws.errors import GdwsError
+from gdws.core.errors import GdwsError
 from gdws.planning import knapsack as module
 from gdws.planning.knapsack import allocate
 

@@ -6,7 +6,7 @@ import json
 import pytest
 
 import gdws
-from gdws.errors import GdwsError
+from gdws.core.errors import GdwsError
 
 
 @pytest.fixture(scope="module")
@@ -15,23 +15,28 @@ def made(residual):
     return gdws.plan(model, statistics, gdws.Macs(0.5))
 
 
-def test_a_plan_of_the_earlier_format_is_read(made):
-    """What are now ranks were called kept."""
+def test_plans_of_earlier_formats_are_read(made):
+    """The fourth knew images alone; in the third, what are now ranks were called kept."""
     record = json.loads(made.to_json())
-    assert record["format"] == "gdws plan 4"
+    assert record["format"] == "gdws plan 5"
     assert any(layer["ranks"] for layer in record["layers"])
-    assert record.pop("image shape") == list(made.image_shape)
+    assert gdws.Plan.from_json(made.to_json()) == made
+    for name in ("objective", "others", "output change", "metric change"):
+        del record[name]
+    (given,) = record.pop("inputs")
+    record |= {"format": "gdws plan 4", "image shape": given["shape"]}
+    assert gdws.Plan.from_json(json.dumps(record)) == made
+    del record["image shape"]
     record["format"] = "gdws plan 3"
     for layer in record["layers"]:
         layer["kept"] = layer.pop("ranks")
-    assert gdws.Plan.from_json(made.to_json()) == made
-    assert gdws.Plan.from_json(json.dumps(record)) == dataclasses.replace(made, image_shape=None)
+    assert gdws.Plan.from_json(json.dumps(record)) == dataclasses.replace(made, inputs=())
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda record: record.update(format="gdws plan 2"), "it has format 'gdws plan 2': expected 'gdws plan 4'"),
+        (lambda record: record.update(format="gdws plan 2"), "it has format 'gdws plan 2': expected 'gdws plan 5'"),
         (lambda record: record["layers"][1].pop("ranks"), r"layers\[1\].ranks is missing: expected a list"),
         (lambda record: record["layers"][1].update(rank=3), r"layers\[1\] has 'rank': expected an object with name, structure"),
         (lambda record: record["layers"].append([]), r"layers\[\d+\] is \[\]: expected an object"),
@@ -97,7 +102,7 @@ def test_ranks_that_no_layer_has_are_refused(made, change, words):
         ('{"seed": 1' + 5000 * "0" + "}", "expected JSON"),
         (b"\xff\xfe{", "expected JSON"),
         ("", "expected JSON"),
-        ("[]", "it has format .*expected 'gdws plan 4'"),
+        ("[]", "it has format .*expected 'gdws plan 5'"),
         (" " * (64 * 2**20 + 1), "characters: expected at most"),
     ],
 )

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 import gdws
-from gdws.errors import GdwsError
+from gdws.core.errors import GdwsError
 from gdws.planning import cost
 from gdws.planning.latency import search
 from gdws.planning.latency.measure import measure_latencies

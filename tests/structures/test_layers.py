@@ -10,7 +10,7 @@ from torch import nn
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.utils.flop_counter import FlopCounterMode
 
-from gdws.errors import GdwsError
+from gdws.core.errors import GdwsError
 from gdws.structures.layers import GDWSConv2d
 from gdws.structures.mego_lego import Factors
 

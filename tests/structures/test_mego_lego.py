@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gdws
-from gdws.errors import GdwsError
+from gdws.core.errors import GdwsError
 from gdws.structures.mego_lego import channel_svd, spectrum_of, truncate
 
 

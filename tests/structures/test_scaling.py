@@ -12,7 +12,7 @@ from torch import nn
 
 import gdws
 from gdws.compression.refit import NormalEquations, solve_mix
-from gdws.errors import GdwsError
+from gdws.core.errors import GdwsError
 from gdws.structures.base import set_factors
 from gdws.structures.layers import GDWSConv2d, TwoStageConv2d
 from gdws.structures.mego_lego import spectrum_of, truncate

@@ -10,7 +10,7 @@ from torch import nn
 
 import gdws
 from gdws.attacks import PGD
-from gdws.errors import GdwsError
+from gdws.core.errors import GdwsError
 from gdws.structures import FAMILIES, STRUCTURES, select_structures
 
 ATTACK = PGD(steps=1)

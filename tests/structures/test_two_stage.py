@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from gdws.errors import GdwsError
+from gdws.core.errors import GdwsError
 from gdws.structures.layers import TwoStageConv2d
 
 AXES = [(), (0,), (1,), (0, 1)]

@@ -25,10 +25,11 @@ import gdws
 from gdws import data, models
 from gdws.attacks import MSD, PGD
 from gdws.core.distributed import SINGLE_PROCESS, ProcessGroup
+from gdws.core.errors import GdwsError
 from gdws.core.reading.weights import read_weights
 from gdws.data import Dataset
-from gdws.errors import GdwsError
 from gdws.structures import STRUCTURES
+from gdws.structures.balance import balance
 from gdws.structures.layers import FactoredConv2d
 from gdws.training.augment import crop_and_flip
 from gdws.training.batchnorm import share_batchnorm_statistics
@@ -38,7 +39,7 @@ from gdws.training.objectives import Robust, Taught, Trades, divergence
 from gdws.training.recipes import RECIPES
 from gdws.training.runs import Run
 from gdws.training.schedules import OneCycle, Steps
-from gdws.training.tuning import balance, trainable_copy, tune
+from gdws.training.tuning import trainable_copy, tune
 
 
 class Two(nn.Module):

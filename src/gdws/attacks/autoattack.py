@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from gdws.attacks.base import NAMES, default_generator, optional, pixels, weights_without_gradients
-from gdws.errors import GdwsError
+from gdws.core.errors import GdwsError
 
 PARTS = ("apgd-ce", "apgd-dlr", "apgd-t", "fab", "fab-t", "square")
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import Tensor, nn
 
-from gdws.errors import GdwsError
+from gdws.core.errors import GdwsError
 
 NAMES = {"linf": "l-inf", "l2": "l-2", "l1": "l-1"}
 """How labels write the norms."""

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from gdws.attacks.base import optional, pixels, weights_without_gradients
 from gdws.attacks.gradient_ascent import still_right
 from gdws.core.checks import is_count
-from gdws.errors import GdwsError
+from gdws.core.errors import GdwsError
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from gdws.attacks.gradient_ascent import Advance, advance, ascend, ascend_until_
 from gdws.attacks.norm_balls import BALLS, ball
 from gdws.core.checks import is_count
 from gdws.core.cuda_graphs import GraphedCallable
-from gdws.errors import GdwsError
+from gdws.core.errors import GdwsError
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gdws.errors import GdwsError
+from gdws.core.errors import GdwsError
 
 SPARSITY = 10
 """Coordinates that one l-1 step moves: within noise as strong as a new number from 5 to 20 each step (Maini et al. 2020)."""

@@ -15,8 +15,8 @@ from gdws.attacks.gradient_ascent import Advance, advance, ascend, ascend_until_
 from gdws.attacks.norm_balls import BALLS, ball
 from gdws.core.checks import is_count
 from gdws.core.cuda_graphs import GraphedCallable
+from gdws.core.errors import GdwsError
 from gdws.core.reading.schema import Between
-from gdws.errors import GdwsError
 
 
 @dataclass(frozen=True)

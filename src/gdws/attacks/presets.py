@@ -11,7 +11,7 @@ from gdws.attacks.base import Attack
 from gdws.attacks.classics import BIM, FGSM, DeepFool
 from gdws.attacks.msd import MSD
 from gdws.attacks.pgd import PGD
-from gdws.errors import GdwsError
+from gdws.core.errors import GdwsError
 
 PRESETS: dict[str, tuple[Attack, ...]] = {
     "pgd-20": (PGD(early_exit=True),),

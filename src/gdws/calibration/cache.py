@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
@@ -16,16 +16,16 @@ from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from gdws.attacks.pgd import PGD
 from gdws.calibration.method import Calibrated
 from gdws.calibration.statistics import LayerStatistics, Statistics
+from gdws.core.errors import GdwsError
 from gdws.core.files import ensure_folder, limit_cache, write_atomically
 from gdws.core.hashing import network_identity, values_hash
+from gdws.core.inputs import Inputs, names_of, tensors_of
 from gdws.core.sites import Site
-from gdws.errors import GdwsError
 from gdws.structures.base import Curve, Structure
 
-FORMAT = "gdws statistics 7"
+FORMAT = "gdws statistics 8"
 """Changes with how statistics are collected, so that what is cached is collected again."""
 
 
@@ -52,21 +52,23 @@ def keep_in_cache(file: Path, content: bytes | str) -> None:
 
 def statistics_key(
     model: nn.Module,
-    images: Tensor,
+    images: Inputs,
     labels: Tensor | None,
     names: list[str],
     structures: Sequence[Structure],
-    attack: PGD | None,
+    method: Calibrated,
     seed: int,
 ) -> str:
     """A hash of everything that the statistics depend on."""
     kinds = [structure.name for structure in structures]
-    settings = [FORMAT, names, kinds, None if attack is None else asdict(attack), seed]
-    return values_hash([settings, network_identity(model, tuple(images.shape[1:])), images, labels])
+    attack, objective = method.settled_attack, method.settled_objective
+    settings = [FORMAT, names, kinds, None if attack is None else asdict(attack), objective.name, objective, seed]
+    return values_hash([settings, network_identity(model, images[:1]), names_of(images), tensors_of(images), labels])
 
 
 def write_statistics(file: Path, statistics: Statistics) -> None:
-    tensors = {"attacked": statistics.attacked, "temperature": torch.tensor(statistics.temperature, dtype=torch.float64)}
+    tensors = {f"attacked|{index}": value for index, value in enumerate(tensors_of(statistics.attacked))}
+    tensors |= {f"objective|{name}": value for name, value in statistics.objective.tensors().items()}
     for name, layer in statistics.layers.items():
         tensors |= {f"{name}|moment": layer.moment, f"{name}|gradient": layer.gradient}
         for structure, curves in statistics.curves[name].items():
@@ -79,7 +81,7 @@ def write_statistics(file: Path, statistics: Statistics) -> None:
 
 def read_statistics(
     file: Path,
-    images: Tensor,
+    images: Inputs,
     sites: Sequence[Site],
     structures: Sequence[Structure],
     method: Calibrated,
@@ -102,14 +104,15 @@ def read_statistics(
         }
         for site in sites
     }
+    attacked = [tensors[f"attacked|{index}"].cpu() for index in range(len(tensors_of(images)))]
+    learnt = {key.removeprefix("objective|"): value.cpu() for key, value in tensors.items() if key.startswith("objective|")}
     return Statistics(
         images=images,
-        attacked=tensors["attacked"].cpu(),
+        attacked=attacked[0] if isinstance(images, Tensor) else images.with_tensors(attacked),
         layers=layers,
         curves=curves,
-        method=method,
+        method=replace(method, objective=method.settled_objective.with_tensors(learnt)),
         seed=seed,
-        temperature=float(tensors["temperature"]),
     )
 
 

@@ -7,45 +7,54 @@ paper's alpha (gdws.calibration.hooks). Beside the statistics themselves, the ac
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from gdws.attacks.pgd import PGD
 from gdws.calibration.cache import read_statistics, statistics_key, usable_cache, write_statistics
-from gdws.calibration.hooks import Use, backpropagate, check_scales, record_uses, sampled_class
+from gdws.calibration.hooks import Use, backpropagate, check_scales, record_uses
+from gdws.calibration.memory import samples_at_once
 from gdws.calibration.method import Calibrated, Method
 from gdws.calibration.robustness import settle_attack
 from gdws.calibration.sensitivity import attacked
-from gdws.calibration.softening import temperature_of
 from gdws.calibration.statistics import LayerStatistics, Statistics
+from gdws.calibration.tiles import cut_tiles, cut_to_one_size
 from gdws.calibration.trials import Trials, build_trials, measure_corrections
 from gdws.core.checks import (
     ASKED,
-    Batches,
+    AnyBatches,
     check_differentiable,
     check_repeatable,
     check_seed,
     check_weights,
     checked_logits,
-    unpack_batch,
+    classes,
+    unpack_inputs,
 )
+from gdws.core.errors import GdwsError, first_line
 from gdws.core.execution import LARGEST_TEMPORARY, evaluating, full_precision, placement, private_copy
+from gdws.core.inputs import Inputs, call_model, concatenate, map_tensors, place, with_gradients
 from gdws.core.progress import track
 from gdws.core.sites import Site, find_convolutions, patches
 from gdws.core.unwrap import unwrap
-from gdws.errors import GdwsError, first_line
+from gdws.objectives import Classes, Objective, choose_objective
 from gdws.structures import select_structures
 from gdws.structures.base import Curve, Structure
 from gdws.structures.metric import add_moment, mirror
 
 DEFAULT = Calibrated()
+MOST_PIXELS = 2**17
+"""Output pixels of all samples together that a layer's moments are summed over."""
+Kind = TypeVar("Kind", bound=Method)
 
 
 def calibrate(
     model: nn.Module,
-    images: Batches,
+    images: AnyBatches,
     method: Calibrated = DEFAULT,
     *,
     seed: int = 0,
@@ -53,14 +62,18 @@ def calibrate(
 ) -> Statistics:
     """Collect what images say about a network: the first step of a compression, good for any budget.
 
-    model   takes images (B, C, H, W) in [0, 1] and returns logits (B, classes). It is left as it was found.
-    images  batches of images, or of (images, labels) as a DataLoader gives them. Labels tell the attack what to aim at.
-    method  which convolutions may be replaced, by which structures, and how the images are attacked first.
+    model   a network. It is left as it was found.
+    images  batches of images, or of (images, labels) as a DataLoader gives them; or of whatever else the network is called with
+            (gdws.compress). Labels tell an attack what to aim at.
+    method  which convolutions may be replaced, by which structures, what must be kept, and how the images are attacked first.
     seed    of the attack's starts and of the random cotangents.
     cache   a folder: what was collected before for the same network, images and method is read from there.
 
-    Returns Statistics, for gdws.plan and gdws.apply. Raises GdwsError when there are no images or they are not in [0, 1], when
-    the model does not return finite logits, or when the method has an unknown structure or a pattern that matches nothing.
+    Pictures of more than 128 x 128 pixels are cut into tiles for a network that takes any size and is no classifier.
+
+    Returns Statistics, for gdws.plan and gdws.apply. Raises GdwsError when there are no images, when those of a classifier that
+    is attacked are not in [0, 1], when the model's outputs do not fit the objective, or when the method has an unknown
+    structure or a pattern that matches nothing.
 
     The example takes one structure and leaves most layers alone, to be quick.
 
@@ -73,18 +86,41 @@ def calibrate(
     check_seed(seed)
     model = private_copy(unwrap(model))
     check_weights(model)
-    pictures, labels = gather_images(images)
-    example = pictures[:ASKED].to(*placement(model))
+    samples, targets = gather_inputs(images)
+    samples, targets, method = settle(model, samples, targets, method)
+    sites = replaceable(find(model, place(samples[:1], *placement(model)), method))
+    return collect_statistics(model, samples, targets, sites, method, seed=seed, cache=cache)
+
+
+def settle(
+    model: nn.Module, samples: Inputs, targets: Tensor | None, method: Kind, *, is_collected: bool = True
+) -> tuple[Inputs, Tensor | None, Kind]:
+    """What a method leaves to a look at the network, decided. Refuses networks that nothing could be measured of.
+
+    is_collected  whether statistics will be: the attack is then decided too, and gradients are asked for.
+
+    Returns the samples (tiles in the place of large pictures), labels where an attack may use them, and the method.
+    """
+    device, dtype = placement(model)
+    example, first = (place(samples[:count], device, dtype) for count in (ASKED, 1))
     with evaluating(model), torch.no_grad():
-        check_repeatable(model, example, labels)
-        check_differentiable(model, example[:1])
-    method = settle_attack(model, pictures, method)
-    return collect_statistics(
-        model, pictures, labels, replaceable(find(model, example, method)), method, seed=seed, cache=cache
-    )
+        objective = choose_objective(method.objective, call_model(model, first), targets)
+        check_repeatable(lambda inputs: objective.answers(model, inputs), example)
+        if is_collected:
+            check_differentiable(lambda inputs: objective.answers(model, inputs), first)
+    method = replace(method, objective=objective)
+    if is_collected:
+        method = settle_attack(model, samples, method)
+    if not isinstance(objective, Classes):
+        return cut_tiles(model, samples), None, method
+    labels = None if targets is None else classes(targets, len(samples))
+    if labels is not None and isinstance(first, Tensor):
+        with evaluating(model), torch.no_grad():
+            checked_logits(model, first, labels)
+    return samples, labels, method
 
 
-def find(model: nn.Module, example: Tensor, method: Method) -> list[Site]:
+def find(model: nn.Module, example: Inputs, method: Method) -> list[Site]:
     """All convolutions of a model, with the reason why one stays dense under this method."""
     return find_convolutions(model, example, exclude=method.exclude, keep_first=method.keep_first, keep_1x1=method.keep_1x1)
 
@@ -95,7 +131,7 @@ def replaceable(sites: Sequence[Site]) -> list[Site]:
 
 def collect_statistics(
     model: nn.Module,
-    images: Tensor,
+    images: Inputs,
     labels: Tensor | None,
     sites: Sequence[Site],
     method: Calibrated,
@@ -104,57 +140,53 @@ def collect_statistics(
     cache: Path | None = None,
 ) -> Statistics:
     """Statistics of these convolutions, and their curves for the method's structures."""
-    structures, attack = select_structures(method.structures), method.settled_attack
+    structures = select_structures(method.structures)
     if not sites:
         return Statistics(images=images, attacked=images, layers={}, curves={}, method=method, seed=seed)
     file, folder = None, usable_cache(cache)
     if folder is not None:
-        key = statistics_key(model, images, labels, [site.name for site in sites], structures, attack, seed)
+        key = statistics_key(model, images, labels, [site.name for site in sites], structures, method, seed)
         file = folder / f"statistics-{key}.safetensors"
         stored = read_statistics(file, images, sites, structures, method, seed, placement(model)[0])
         if stored is not None:
             return stored
     with full_precision(), evaluating(model):
-        temperature = temperature_of(_logits(model, images))
-        layers, adversarial = _collect(model, images, labels, sites, attack, seed, temperature)
-        curves = _curves(model, adversarial, sites, structures, layers, seed, temperature)
+        objective = method.settled_objective.settled(_outputs(model, images, method.settled_objective, sites))
+        layers, adversarial = _collect(model, images, labels, sites, method.settled_attack, seed, objective)
+        curves = _curves(model, adversarial, sites, structures, layers, seed, objective)
     statistics = Statistics(
         images=images,
         attacked=adversarial,
         layers=layers,
         curves=curves,
-        method=method,
+        method=replace(method, objective=objective),
         seed=seed,
-        temperature=temperature,
     )
     if file is not None:
         write_statistics(file, statistics)
     return statistics
 
 
-def gather_images(batches: Batches) -> tuple[Tensor, Tensor | None]:
-    """All images and, if every batch has them, labels, on the CPU."""
-    pairs = [unpack_batch(batch) for batch in batches]
+def gather_inputs(batches: AnyBatches) -> tuple[Inputs, Tensor | None]:
+    """All samples of the batches and, if every batch has them, targets, on the CPU. Pictures of several sizes are cut to the
+    part in the middle that all of them have."""
+    pairs = [unpack_inputs(batch) for batch in batches]
     if not pairs:
         raise GdwsError("the calibration data is empty: expected at least one batch of images")
-    labels = [label for _, label in pairs if label is not None]
-    shapes = list(dict.fromkeys(tuple(images.shape[1:]) for images, _ in pairs))
-    if len(shapes) > 1:
-        raise GdwsError(f"images are {shapes[0]} and {shapes[1]}: expected one size")
-    return (
-        torch.cat([images.detach().cpu() for images, _ in pairs]),
-        torch.cat([label.cpu() for label in labels]) if len(labels) == len(pairs) else None,
-    )
+    targets = [target for _, target in pairs if target is not None]
+    inputs = cut_to_one_size([map_tensors(part, lambda value: value.detach().cpu()) for part, _ in pairs])
+    complete = len(targets) == len(pairs) and len({target.shape[1:] for target in targets}) == 1
+    return concatenate(inputs), torch.cat([target.cpu() for target in targets]) if complete else None
 
 
 def _curves(
     model: nn.Module,
-    adversarial: Tensor,
+    adversarial: Inputs,
     sites: Sequence[Site],
     structures: Sequence[Structure],
     layers: dict[str, LayerStatistics],
     seed: int,
-    temperature: float,
+    objective: Objective,
 ) -> dict[str, dict[str, list[Curve]]]:
     """Losses in the metric, then corrected by trials on the attacked images."""
     curves: dict[str, dict[str, list[Curve]]] = {}
@@ -176,47 +208,54 @@ def _curves(
                         "activations of scales nearer to 1, or the layer to be excluded"
                     ) from error
                 curves[site.name][structure.name] = [curve.lasting() for curve in own]
-    factors = measure_corrections(model, adversarial, sites, tried, curves, torch.Generator().manual_seed(seed), temperature)
+    factors = measure_corrections(model, adversarial, sites, tried, curves, torch.Generator().manual_seed(seed), objective)
     return {
         name: {structure: [curve.scaled(factors[name][structure]) for curve in own] for structure, own in by_structure.items()}
         for name, by_structure in curves.items()
     }
 
 
-def _logits(model: nn.Module, images: Tensor) -> Tensor:
-    """Of the images as they are, on the CPU."""
+def _outputs(model: nn.Module, images: Inputs, objective: Objective, sites: Sequence[Site]) -> list[list[Tensor]]:
+    """What the network answers to the samples as they are, on the CPU."""
+    device, dtype = placement(model)
+    parts = images.split(min(50, samples_at_once(sites, 1)))
     with torch.no_grad():
-        return torch.cat([checked_logits(model, part.to(*placement(model))).float().cpu() for part in images.split(50)])
+        return [[value.float().cpu() for value in objective.answers(model, place(part, device, dtype))] for part in parts]
 
 
 def _collect(
     model: nn.Module,
-    images: Tensor,
+    images: Inputs,
     labels: Tensor | None,
     sites: Sequence[Site],
     attack: PGD | None,
     seed: int,
-    temperature: float,
-) -> tuple[dict[str, LayerStatistics], Tensor]:
+    objective: Objective,
+) -> tuple[dict[str, LayerStatistics], Inputs]:
     device, dtype = placement(model)
     generator = torch.Generator().manual_seed(seed)
     convolutions = {site.name: site.conv for site in sites}
+    shares = {site.name: min(1.0, MOST_PIXELS / (site.positions * len(images))) for site in sites}
     sums = {name: _zeros(conv) for name, conv in convolutions.items()}
-    adversarial = []
-    batch_size = 100  # tensors that malloc still recycles: larger ones are new memory every time
+    adversarial: list[Inputs] = []
+    # Tensors that malloc still recycles: larger ones are new memory every time.
+    batch_size = min(100, samples_at_once(sites, 3))
     chunks = range(0, len(images), batch_size)
     for start in track(chunks, "statistics", len(chunks)):
         part = slice(start, start + batch_size)
-        truth = None if labels is None else labels[part]
-        x = attacked(model, images[part].to(device, dtype), truth, attack, generator).requires_grad_(True)
-        adversarial.append(x.detach().cpu())
+        x = place(images[part], device, dtype)
+        if attack is not None:
+            assert isinstance(x, Tensor)
+            x = attacked(model, x, None if labels is None else labels[part], attack, generator)
+        x = with_gradients(x)
+        adversarial.append(map_tensors(x, lambda value: value.detach().cpu()))
         with record_uses(convolutions) as uses, torch.enable_grad():
-            logits = checked_logits(model, x, truth)
-            for _ in backpropagate(logits, x, sampled_class(logits, generator, temperature)):
+            outputs = objective.answers(model, x)
+            for _ in backpropagate(outputs, x, [objective.cotangents(outputs, generator)]):
                 for name, calls in uses.items():
                     if start == 0:
                         check_scales(name, calls)
-                    _add_moments(convolutions[name], calls, *sums[name])
+                    _add_moments(convolutions[name], calls, *sums[name], shares[name], generator)
     layers = {}
     for name in list(sums):
         upper, upper_gradient = sums.pop(name)
@@ -224,9 +263,9 @@ def _collect(
         energy = gradient.diagonal(dim1=1, dim2=2).sum(1)[:, None, None]
         layers[name] = LayerStatistics(
             moment / energy.clamp_min(torch.finfo(energy.dtype).tiny),
-            gradient / (2 * len(images)),
+            gradient / (2 * len(images) * shares[name]),
         )
-    return layers, torch.cat(adversarial)
+    return layers, concatenate(adversarial)
 
 
 def _zeros(conv: nn.Conv2d) -> tuple[Tensor, Tensor]:
@@ -239,8 +278,13 @@ def _zeros(conv: nn.Conv2d) -> tuple[Tensor, Tensor]:
     )
 
 
-def _add_moments(conv: nn.Conv2d, uses: list[Use], moment: Tensor, gradient: Tensor) -> None:
-    """Add the sums over samples and pixels of |g|^2 x x^T and g g^T, for each group, above their diagonals."""
+def _add_moments(
+    conv: nn.Conv2d, uses: list[Use], moment: Tensor, gradient: Tensor, share: float, generator: torch.Generator
+) -> None:
+    """Add the sums over samples and pixels of |g|^2 x x^T and g g^T, for each group, above their diagonals.
+
+    share: of the pixels of each sample, drawn at random.
+    """
     inputs, outputs = moment.shape[1], gradient.shape[1]
     for use in uses:
         if use.gradient is None:
@@ -251,13 +295,12 @@ def _add_moments(conv: nn.Conv2d, uses: list[Use], moment: Tensor, gradient: Ten
         for images, slopes in zip(use.input.split(together), use.gradient.split(together), strict=True):
             for top in range(0, height, band):
                 bottom = min(top + band, height)
-                x = patches(conv, images, (top, bottom)).float().permute(1, 2, 0, 3).flatten(2)
-                g = (
-                    slopes[:, :, top:bottom]
-                    .float()
-                    .reshape(len(slopes), conv.groups, outputs, -1)
-                    .permute(1, 2, 0, 3)
-                    .flatten(2)
-                )
+                x = patches(conv, images, (top, bottom))
+                g = slopes[:, :, top:bottom].reshape(len(slopes), conv.groups, outputs, -1)
+                if share < 1:
+                    pixels = g.shape[3]
+                    drawn = torch.randperm(pixels, generator=generator)[: max(1, round(share * pixels))].to(g.device)
+                    x, g = x[..., drawn], g[..., drawn]
+                x, g = (part.float().permute(1, 2, 0, 3).flatten(2) for part in (x, g))
                 add_moment(moment, x * g.norm(dim=1, keepdim=True))
                 add_moment(gradient, g)

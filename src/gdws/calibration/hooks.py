@@ -7,22 +7,23 @@ the paper sums squared derivatives of delta_j over j, each divided by sqrt(2) de
 
 so one backward pass with the cotangent of sum_j eps_j delta_j / (sqrt(2) delta_j) is an unbiased estimate of the whole sum.
 
-The calibrated method asks how far the network's output distribution p moves instead: with a class k drawn from p, the
-cotangent p - onehot(k) has E (cotangent . dz)^2 = 2 KL(p || p + dp) to second order (the Fisher information). Unlike
-1 / delta^2 it has no heavy tail: with attacked images, a few ties of logits would otherwise outweigh all other samples.
+The calibrated method asks how far the network's outputs move instead, in the metric of its objective (gdws.objectives). For
+classes that is the Fisher information. Unlike 1 / delta^2 it has no heavy tail: with attacked images, a few ties of logits
+would otherwise outweigh all other samples.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
+from gdws.core.errors import GdwsError
+from gdws.core.inputs import Inputs, tensors_of
 from gdws.core.sites import input_of
-from gdws.errors import GdwsError
 
 LARGEST = 1e16
 """Of what is squared and summed up in float32; and one over it the smallest."""
@@ -74,10 +75,13 @@ def check_scales(name: str, uses: Iterable[Use]) -> None:
         )
 
 
-def backpropagate(logits: Tensor, images: Tensor, cotangents: Iterable[Tensor]) -> Iterator[None]:
-    """One backward pass for each cotangent, from the logits to the images; no gradient is stored in any parameter."""
-    for cotangent in cotangents:
-        torch.autograd.grad(logits, images, cotangent, retain_graph=True)
+def backpropagate(outputs: Sequence[Tensor], inputs: Inputs, cotangents: Iterable[Sequence[Tensor]]) -> Iterator[None]:
+    """One backward pass for each set of cotangents, from the outputs to the inputs; no gradient is stored in any parameter."""
+    wanted = [value for value in tensors_of(inputs) if value.requires_grad]
+    for drawn in cotangents:
+        moving = [(value, c) for value, c in zip(outputs, drawn, strict=True) if value.requires_grad]
+        values, own = zip(*moving, strict=True)
+        torch.autograd.grad(values, wanted, own, retain_graph=True, allow_unused=True)
         yield
 
 
@@ -108,14 +112,3 @@ def random_signs(logits: Tensor, generator: torch.Generator) -> Iterator[Tensor]
     signs = torch.randint(0, 2, weights.shape, generator=generator, device=generator.device) * 2 - 1
     signed = weights * signs.to(weights)
     yield signed.scatter_add(1, predicted, -signed.sum(1, keepdim=True))
-
-
-def sampled_class(logits: Tensor, generator: torch.Generator, temperature: float = 1.0) -> Iterator[Tensor]:
-    """The one cotangent whose squared derivatives estimate twice the divergence of softmax(logits / temperature).
-
-    The factor 1 / temperature of its derivative is left out: it is the same for all layers.
-    """
-    probabilities = (logits.detach().float() / temperature).softmax(1)
-    drawn = torch.multinomial(probabilities.to(generator.device), 1, generator=generator).to(logits.device)
-    ones = torch.ones_like(drawn, dtype=probabilities.dtype)
-    yield probabilities.scatter_add(1, drawn, -ones).to(logits.dtype)

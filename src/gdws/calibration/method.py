@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from gdws.attacks import PGD
-from gdws.errors import GdwsError
+from gdws.core.checks import is_count
+from gdws.core.errors import GdwsError
+from gdws.objectives import OBJECTIVES, Objective
 
 ATTACK = PGD(steps=7)
 """The attack on the calibration images: what adversarial training uses."""
@@ -16,9 +18,39 @@ AUTO: Literal["auto"] = "auto"
 
 
 @dataclass(frozen=True, kw_only=True)
+class Repair:
+    """How a compressed network is repaired.
+
+    steps        of the optimizer, Adam; the rate falls to zero along a cosine.
+    batch        samples in each.
+    rate         largest step, as a share of the size of each tensor's values.
+    activations  weight of what the replaced layers give beside the outputs.
+    attack       made on the compressed network first, towards other decisions than the original's; None: samples as they are.
+
+    >>> import gdws
+    >>> gdws.Repair(steps=100).batch
+    8
+    """
+
+    steps: int = 500
+    batch: int = 8
+    rate: float = 5e-3
+    activations: float = 1.0
+    attack: PGD | None = None
+
+    def __post_init__(self) -> None:
+        if not (is_count(self.steps, 1) and is_count(self.batch, 1)):
+            raise GdwsError(f"{self}: expected at least one step and one sample in a batch")
+        if not (0 < self.rate < 1 and 0 <= self.activations < float("inf")):
+            raise GdwsError(f"{self}: expected a rate from 0 to 1 and a weight of at least 0")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Method:
     """The settings that all methods have in common.
 
+    objective   what must be kept of the outputs: "classes", "pixels", "values", a gdws.objectives.Own, or "auto", which goes by
+                their shapes (gdws.objectives.choose).
     attack      made first on the calibration images, and on those that Drop holds back. None calibrates clean, for a network
                 that is not meant to be robust. "auto" looks first (gdws.calibration.robustness).
     exclude     shell patterns of convolutions to leave dense.
@@ -27,6 +59,7 @@ class Method:
     """
 
     name: ClassVar[str]
+    objective: str | Objective = AUTO
     attack: PGD | Literal["auto"] | None = AUTO
     exclude: Sequence[str] = ()
     keep_first: bool = True
@@ -35,8 +68,18 @@ class Method:
     def __post_init__(self) -> None:
         if not (self.attack is None or self.attack == AUTO or isinstance(self.attack, PGD)):
             raise GdwsError(f"attack is {self.attack!r}: expected a gdws.attacks.PGD, {AUTO!r} or None")
+        if not isinstance(self.objective, Objective) and self.objective not in (AUTO, *OBJECTIVES):
+            raise GdwsError(
+                f"the objective is {self.objective!r}: expected {AUTO}, {', '.join(OBJECTIVES)} or a gdws.objectives.Own"
+            )
         if isinstance(self.exclude, str):
             raise GdwsError(f"exclude is {self.exclude!r}: expected a list of patterns, such as [{self.exclude!r}]")
+
+    @property
+    def settled_objective(self) -> Objective:
+        """The objective, where it is not left to a look at the network."""
+        assert isinstance(self.objective, Objective), "gdws.calibration.collect.settle comes first"
+        return self.objective
 
     @property
     def settled_attack(self) -> PGD | None:
@@ -53,11 +96,13 @@ class Calibrated(Method):
 
     structures  what each layer may become: "gdws", "vertical", "horizontal", "project", "separable", several of these, or
                 "auto" for the best of all (gdws.structures).
+    objective   what must be kept of the outputs; by default what their shapes speak for.
     attack      made first on the calibration images, and on those that Drop holds back; None for a network that is not meant
                 to be robust.
     exclude     shell patterns of convolutions to leave dense, such as "layer4.*".
     keep_first  leave the first convolution dense, as the paper does.
     keep_1x1    leave 1x1 convolutions dense, as the paper does.
+    repair      tune the result on the calibration images, without labels (gdws.Repair); for gdws.compress alone.
 
     An unknown structure or an unused pattern raises GdwsError when the method is used.
 
@@ -68,6 +113,7 @@ class Calibrated(Method):
 
     name: ClassVar[str] = "calibrated"
     structures: str | Sequence[str] = "auto"
+    repair: Repair | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +123,7 @@ class Paper(Method):
     For a Macs or Params budget the least beta that meets it is found exactly. Layers become GDWS or stay dense.
 
     exact       compute alpha class by class, one backward pass for each. By default random signs estimate it in one pass.
+    objective   what must be kept of the outputs; by default what their shapes speak for.
     attack      made first on the calibration images, and on those that Drop holds back; None for a network that is not meant
                 to be robust.
     exclude     shell patterns of convolutions to leave dense, such as "layer4.*".
@@ -100,6 +147,7 @@ class Uniform(Method):
 
     It needs no calibration: one image is enough, for the sizes of the feature maps. Drop needs more, to hold some back.
 
+    objective   what must be kept of the outputs; by default what their shapes speak for.
     attack      made on the images that Drop holds back; None for a network that is not meant to be robust.
     exclude     shell patterns of convolutions to leave dense, such as "layer4.*".
     keep_first  leave the first convolution dense, as the paper does.

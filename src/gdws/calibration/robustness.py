@@ -11,8 +11,10 @@ from torch import Tensor, nn
 from gdws.attacks import PGD
 from gdws.calibration.method import ATTACK, AUTO, Method
 from gdws.calibration.sensitivity import attacked
-from gdws.core.checks import checked_logits
+from gdws.core.checks import checked_logits, unpack_batch
+from gdws.core.errors import GdwsError
 from gdws.core.execution import evaluating, full_precision, placement
+from gdws.core.inputs import Inputs
 
 LOOKED_AT = 100
 """Calibration images that are attacked to find out."""
@@ -22,12 +24,25 @@ FEWEST = 0.1
 Kind = TypeVar("Kind", bound=Method)
 
 
-def settle_attack(model: nn.Module, images: Tensor, method: Kind) -> Kind:
+def settle_attack(model: nn.Module, images: Inputs, method: Kind) -> Kind:
     """The method with its attack decided: for "auto" the usual one if the network has robustness to keep, otherwise none.
 
     A network without any decides all attacked images wrongly. Calibrated on them it would keep what it does there, at the
     expense of what it does on natural images.
     """
+    if not method.settled_objective.attackable:
+        if method.attack not in (AUTO, None):
+            raise GdwsError(
+                f"the objective {method.settled_objective.name!r} got the attack {method.attack}: expected attack=None, as the "
+                "attacks are on classifiers"
+            )
+        return replace(method, attack=None)
+    if not isinstance(images, Tensor):
+        if method.attack is not None:
+            raise GdwsError("a classifier of several inputs got an attack: expected attack=None (gdws.Calibrated(attack=None))")
+        return method
+    if method.attack is not None:
+        unpack_batch(images)
     if method.attack != AUTO:
         return method
     return replace(method, attack=ATTACK if surviving(model, images[:LOOKED_AT], ATTACK) >= FEWEST else None)

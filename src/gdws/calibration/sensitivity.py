@@ -7,12 +7,12 @@ from torch import Tensor, nn
 
 from gdws.attacks import PGD
 from gdws.calibration.hooks import Use, backpropagate, check_scales, each_class, random_signs, record_uses
-from gdws.core.checks import Batches, check_differentiable, check_seed, checked_logits, unpack_batch
+from gdws.core.checks import Batches, check_differentiable, check_seed, checked_logits, logits_of, unpack_batch
+from gdws.core.errors import GdwsError
 from gdws.core.execution import LARGEST_TEMPORARY, evaluating, placement, private_copy
 from gdws.core.progress import track
 from gdws.core.sites import patches
 from gdws.core.unwrap import unwrap
-from gdws.errors import GdwsError
 
 TEMPORARY = {"cpu": 2**18, "cuda": 2**26}
 """Elements of the largest temporary: what a core's cache holds, or enough to keep a GPU busy."""
@@ -59,12 +59,13 @@ def sensitivity(
         for batch in track(batches, "sensitivity"):
             images, labels = unpack_batch(batch)
             if count == 0:
-                check_differentiable(model, images[:1].to(device, dtype))
+                check_differentiable(logits_of(model), images[:1].to(device, dtype))
             images = attacked(model, images.to(device, dtype), labels, attack, generator).requires_grad_(True)
             count += len(images)
             with record_uses(convolutions) as uses, torch.enable_grad():
                 logits = checked_logits(model, images)
-                for _ in backpropagate(logits, images, each_class(logits) if exact else random_signs(logits, generator)):
+                cotangents = each_class(logits) if exact else random_signs(logits, generator)
+                for _ in backpropagate([logits], images, ([cotangent] for cotangent in cotangents)):
                     for name, calls in uses.items():
                         if name not in totals:
                             check_scales(name, calls)

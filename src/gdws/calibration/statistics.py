@@ -12,7 +12,9 @@ from torch import Tensor
 
 from gdws.attacks import PGD
 from gdws.calibration.method import Calibrated
-from gdws.core.hashing import image_hashes
+from gdws.core.hashing import sample_hashes
+from gdws.core.inputs import Inputs
+from gdws.objectives import Objective
 from gdws.structures.base import Curve, Metric
 from gdws.structures.metric import GRADIENT_RIDGE, MOMENT_RIDGE, add_ridge
 
@@ -43,13 +45,13 @@ class LayerStatistics:
 class Statistics:
     """What `gdws.calibrate` collects about a network: good for any budget.
 
-    images       (N, C, H, W), the calibration images, on the CPU.
-    attacked     (N, C, H, W), the same after the method's attack.
+    images       the calibration images (N, C, H, W), or what else the network is called with (gdws.Arguments), on the CPU.
+    attacked     the same after the method's attack.
     layers       by layer name: its two moments (gdws.calibration.statistics.LayerStatistics).
     curves       by layer name and structure: a gdws.structures.Curve for each group of the convolution.
-    method       the settings that they were collected with. gdws.plan uses them too, unless it is given others.
+    method       the settings that they were collected with, attack and objective decided. gdws.plan uses them too, unless it is
+                 given others.
     seed         of everything random.
-    temperature  of the decisions in the metric (gdws.calibration.softening).
 
     >>> import gdws
     >>> model, images = gdws.models.embedded(), gdws.data.load("demo", "train").take(4)
@@ -59,19 +61,23 @@ class Statistics:
     ['layer1.0.conv1', 'layer1.0.conv2', 'layer1.1.conv1', 'layer1.1.conv2']
     """
 
-    images: Tensor
-    attacked: Tensor
+    images: Inputs
+    attacked: Inputs
     layers: dict[str, LayerStatistics]
     curves: dict[str, dict[str, list[Curve]]]
     method: Calibrated
     seed: int
-    temperature: float = 1.0
+
+    @property
+    def objective(self) -> Objective:
+        """What must be kept, with what was learnt from the outputs."""
+        return self.method.settled_objective
 
     @property
     def attack(self) -> PGD | None:
         """The attack that the images were attacked with; None if they were not."""
         return self.method.settled_attack
 
-    def image_hashes(self) -> tuple[str, ...]:
+    def sample_hashes(self) -> tuple[str, ...]:
         """A short hash of each calibration image, to tell whether other images are among them."""
-        return image_hashes(self.images)
+        return sample_hashes(self.images)

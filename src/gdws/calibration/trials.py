@@ -6,7 +6,7 @@ structure. So a few sizes of every structure are tried. With dy the error of a t
 
     loss = 1/2 E (sum over pixels of g . dy)^2
 
-is the divergence (nats) to second order without those assumptions (the Fisher information along the error). Trial layers are
+is what the objective loses to second order without those assumptions (for classes the divergence in nats). Trial layers are
 never run in the network: they see what the original layer sees, so one forward pass and a few backward ones serve all of them.
 """
 
@@ -19,19 +19,22 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from gdws.calibration.hooks import backpropagate, record_uses, sampled_class
-from gdws.core.checks import checked_logits
+from gdws.calibration.hooks import backpropagate, record_uses
+from gdws.calibration.memory import samples_at_once
 from gdws.core.execution import placement
+from gdws.core.inputs import Inputs, place, with_gradients
 from gdws.core.progress import track
 from gdws.core.sites import Site
+from gdws.objectives import Objective
 from gdws.structures import Curve, Metric, Structure
 from gdws.structures.layers import FactoredConv2d
 
 TRIALS = (0.1, 0.2, 0.4)
 """Shares of a layer's weights that are tried; between them the correction is interpolated."""
 
-IMAGES, DRAWS, BATCH = 200, 3, 50
-"""Images, random cotangents of each, and images at a time."""
+IMAGES, FEWEST, PIXELS, DRAWS, BATCH = 200, 24, 2**18, 3, 50
+"""Samples at most, and so many at least; fewer than the most where the largest map then has more pixels in all than PIXELS;
+random cotangents of each sample, and samples at a time."""
 
 Floats = NDArray[np.float64]
 Trials = dict[int, FactoredConv2d]
@@ -49,18 +52,20 @@ def build_trials(site: Site, structure: Structure, curves: list[Curve], metrics:
 
 def measure_corrections(
     model: nn.Module,
-    images: Tensor,
+    images: Inputs,
     sites: Sequence[Site],
     tried: Mapping[str, Mapping[str, Trials]],
     curves: Mapping[str, Mapping[str, list[Curve]]],
     generator: torch.Generator,
-    temperature: float = 1.0,
+    objective: Objective,
 ) -> dict[str, dict[str, Tensor]]:
     """By layer and structure, what to multiply its losses by, for each size.
 
-    images (N, C, H, W): attacked ones if the network is meant to be robust. temperature: see gdws.calibration.softening.
+    images: attacked ones if the network is meant to be robust.
     """
-    measured = _measure(model, images[:IMAGES], {site.name: site.conv for site in sites}, tried, generator, temperature)
+    largest = max(site.positions for site in sites)
+    count = min(IMAGES, max(FEWEST, PIXELS // largest))
+    measured = _measure(model, images[:count], sites, tried, generator, objective)
     found: dict[str, dict[str, Tensor]] = {}
     for name, structures in tried.items():
         found[name] = {}
@@ -74,36 +79,37 @@ def measure_corrections(
 
 def _measure(
     model: nn.Module,
-    images: Tensor,
-    convolutions: Mapping[str, nn.Conv2d],
+    images: Inputs,
+    sites: Sequence[Site],
     tried: Mapping[str, Mapping[str, Trials]],
     generator: torch.Generator,
-    temperature: float,
+    objective: Objective,
 ) -> dict[tuple[str, str], Floats]:
     device, dtype = placement(model)
+    convolutions = {site.name: site.conv for site in sites}
     sums = {(name, structure): np.zeros(len(layers)) for name, own in tried.items() for structure, layers in own.items()}
-    chunks = images.split(BATCH)
+    chunks = images.split(min(BATCH, samples_at_once(sites, 2 + DRAWS)))
     for part in track(chunks, "trials", len(chunks)):
-        x = part.to(device, dtype).requires_grad_(True)
+        x = with_gradients(place(part, device, dtype))
         with record_uses(convolutions) as uses, torch.enable_grad():
-            logits = checked_logits(model, x)
-            cotangents = (next(sampled_class(logits, generator, temperature)) for _ in range(DRAWS))
+            outputs = objective.answers(model, x)
+            cotangents = (objective.cotangents(outputs, generator) for _ in range(DRAWS))
             gradients: dict[str, list[list[Tensor]]] = {name: [[] for _ in calls] for name, calls in uses.items()}
-            for _ in backpropagate(logits, x, cotangents):
+            for _ in backpropagate(outputs, x, cotangents):
                 for name, calls in uses.items():
                     for seen, use in zip(gradients[name], calls, strict=True):
-                        seen.append(use.gradient if use.gradient is not None else x.new_zeros(()))
+                        seen.append(use.gradient if use.gradient is not None else torch.zeros((), device=device))
         with torch.no_grad():
             for name, structures in tried.items():
-                outputs = [convolutions[name].forward(use.input) for use in uses[name]]  # without hooks, as the trials
+                dense = [convolutions[name].forward(use.input) for use in uses[name]]  # without hooks, as the trials
                 slopes = [
                     torch.stack([gradient.expand_as(y) for gradient in seen], 1).flatten(2)
-                    for y, seen in zip(outputs, gradients.pop(name), strict=True)
+                    for y, seen in zip(dense, gradients.pop(name), strict=True)
                 ]
                 for structure, layers in structures.items():
                     for index, layer in enumerate(layers.values()):
-                        moved = torch.zeros(len(x), DRAWS, dtype=torch.float64, device=device)
-                        for use, y, slope in zip(uses[name], outputs, slopes, strict=True):
+                        moved = torch.zeros(len(part), DRAWS, dtype=torch.float64, device=device)
+                        for use, y, slope in zip(uses[name], dense, slopes, strict=True):
                             error = (y - layer(use.input)).flatten(1)
                             moved += (slope @ error[:, :, None])[:, :, 0]
                         sums[name, structure][index] += float(moved.square().sum())

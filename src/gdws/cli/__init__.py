@@ -18,7 +18,7 @@ from gdws.cli.deployment import bench_command, export_command
 from gdws.cli.evaluation import evaluate_command
 from gdws.cli.terminal import errors, show_what_cannot_be_shown
 from gdws.cli.training import download, train_command, tune_command
-from gdws.errors import GdwsError, first_line
+from gdws.core.errors import GdwsError, first_line
 
 NO_MEMORY = "can't allocate memory"
 """What PyTorch says for a CPU."""

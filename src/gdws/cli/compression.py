@@ -9,14 +9,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import torch
 import typer
 from rich.table import Table
 
 from gdws import data
 from gdws.attacks import PGD
-from gdws.calibration.collect import gather_images
-from gdws.calibration.method import AUTO, METHODS, Calibrated, Method, Uniform, method_of
+from gdws.calibration.collect import gather_inputs
+from gdws.calibration.method import AUTO, METHODS, Calibrated, Method, Repair, Uniform, method_of
 from gdws.cli import demo, tables
 from gdws.cli.options import (
     Base,
@@ -29,8 +28,8 @@ from gdws.cli.options import (
     Weights,
     cache_folder,
     check_json,
+    example_for,
     fraction,
-    image_shape,
     load_network,
     machine,
     usable_device,
@@ -42,17 +41,20 @@ from gdws.compression import storage
 from gdws.compression.compress import compress as compress_model
 from gdws.compression.fidelity import CheckImages
 from gdws.compression.report import report
+from gdws.core.errors import GdwsError
 from gdws.core.files import check_folder
+from gdws.core.inputs import repeat_first
 from gdws.core.progress import shown
-from gdws.core.significance import images_to_bound
 from gdws.core.sites import find_convolutions
 from gdws.core.unwrap import unwrap
-from gdws.errors import GdwsError
 from gdws.models.names import base_of, is_folder
+from gdws.objectives import OBJECTIVES, Classes
 from gdws.planning.budgets import KINDS, Budget, Macs
 from gdws.planning.cost import network_cost
+from gdws.planning.fidelity import HELD_OUT, TRAINING, Fidelity
 from gdws.planning.latency.target import Target
-from gdws.planning.plan import HELD_OUT, TRAINING, plan_of
+from gdws.planning.plan import plan_of
+from gdws.planning.significance import images_to_bound
 from gdws.structures import FAMILIES, STRUCTURES
 
 HELD, CHECKED = 100, 1000
@@ -85,7 +87,7 @@ def inspect(
     """List a model's convolutions: shape, cost, and what becomes of each or why it stays dense."""
     check_json(json_file)
     network = unwrap(load_network(model, weights, base=base))
-    example = torch.zeros(1, *image_shape(size, [network]))
+    example = example_for(size, [network])
     made = plan_of(network)
     if made is not None:
         console.print(tables.plan(made))
@@ -136,6 +138,13 @@ def compress(
         typer.Option(help="attack the calibration images, or do not; by default where the network has robustness to keep"),
     ] = None,
     eps: Annotated[str | None, typer.Option(help="radius of that l-inf attack, such as 8/255; 0 for none")] = None,
+    objective: Annotated[
+        str,
+        typer.Option(help=f"what to keep of the outputs: {', '.join(OBJECTIVES)}; by default what their shapes speak for"),
+    ] = AUTO,
+    repair: Annotated[
+        int, typer.Option(min=0, help="steps of tuning without labels on the calibration images; some 500 take a minute or two")
+    ] = 0,
     exclude: Annotated[list[str] | None, typer.Option(help="pattern of layers to leave dense; repeatable")] = None,
     engine: Annotated[
         str,
@@ -166,7 +175,7 @@ def compress(
     network = load_network(model, weights, base=base, layers=True).to(usable_device(device))
     train = data.load(data_name, "train", labels=False)
     calibration = train.take(images)
-    settings = _method(method, structures, _attack(robust, eps), exclude or ())
+    settings = _method(method, structures, _attack(robust, eps), objective, exclude or (), repair)
     unseen = _check_images(check, train, images, budget)
     with shown(Bar(errors)), warnings.catch_warnings():
         warnings.filterwarnings("ignore", r"Drop\(")  # the report says it too
@@ -184,14 +193,18 @@ def compress(
         assert made is not None
         origin = base_of(model) if is_folder(model) else model
         storage.save(compressed, out, force=force, base=origin if base is None else base)
-        example = calibration.take(1).images.float().expand(batch, -1, -1, -1) / 255
+        example = repeat_first(gather_inputs(calibration.take(1))[0], batch)
         found = report(network, compressed, example, precision=precision, threads=threads)
-    if settings.attack == AUTO and made.attack is None and made.method != Uniform.name:
+    if made.objective != Classes.name:
+        console.say(f"What was kept: {made.objective} (--objective; gdws.objectives).")
+    elif settings.attack == AUTO and made.attack is None and made.method != Uniform.name:
         console.print(
             "The network has no robustness to keep, so it was calibrated on images as they are (--robust attacks them anyway)."
         )
     console.print(tables.plan(made))
     console.print(tables.left(made))
+    for name, reason in made.others.items():
+        console.say(f"{name} stays as it is: {reason}")
     if made.measured is not None:
         console.say(*tables.measured(made))
     console.say(*str(found).splitlines())
@@ -202,11 +215,10 @@ def compress(
     if not saved["exported"]:
         reason = f"without model.onnx ({saved['not exported because']})"
         console.say(f"{reason}: commands on it need {saved['base']}")
-    cost, agreed = found.fidelity, {}
-    if cost is not None:
-        agreed = {"clean": cost.agreement} | ({} if cost.attacked_agreement is None else {"attacked": cost.attacked_agreement})
     record = {"model": model, "out": str(out), "plan": json.loads(made.to_json()), "report": found.record()}
-    write_json(json_file, {**record, "agreement": agreed, "held": 0 if cost is None else cost.images, **machine()})
+    cost = found.fidelity if isinstance(found.fidelity, Fidelity) else None
+    record |= {"agreement": {} if cost is None else _agreements(cost), "held": 0 if cost is None else cost.images}
+    write_json(json_file, {**record, **machine()})
 
 
 def _check_images(name: str | None, train: data.Dataset, calibrated: int, budget: Budget) -> CheckImages | None:
@@ -215,9 +227,15 @@ def _check_images(name: str | None, train: data.Dataset, calibrated: int, budget
     if budget.is_searched:  # where a few images may be lost, more tell more than those that allow none
         most = max(CHECKED, 2 * images_to_bound(budget.value))
     if name is not None:
-        return CheckImages(*gather_images(data.load(name, "test", labels=False).take(most)), HELD_OUT)
+        return CheckImages(*gather_inputs(data.load(name, "test", labels=False).take(most)), HELD_OUT)
     left = max(0, min(most, len(train) - calibrated))
-    return CheckImages(*gather_images(train.select(slice(calibrated, calibrated + left))), TRAINING) if left else None
+    return CheckImages(*gather_inputs(train.select(slice(calibrated, calibrated + left))), TRAINING) if left else None
+
+
+def _agreements(cost: Fidelity) -> dict[str, float]:
+    """Per cent of the images that both networks decide alike, clean and, where they were attacked, attacked."""
+    attacked = {} if cost.attacked_agreement is None else {"attacked": cost.attacked_agreement}
+    return {"clean": cost.agreement} | attacked
 
 
 def _cache(folder: Path | None, none: bool) -> Path | None:
@@ -235,10 +253,21 @@ def _attack(robust: bool | None, eps: str | None) -> PGD | Literal["auto"] | Non
     return PGD(eps=radius, step=radius / 4, steps=7) if robust is not False and radius else None
 
 
-def _method(name: str, structures: list[str], attack: PGD | Literal["auto"] | None, exclude: Sequence[str]) -> Method:
-    shared: dict[str, Any] = {"attack": attack, "exclude": exclude}
+def _method(
+    name: str,
+    structures: list[str],
+    attack: PGD | Literal["auto"] | None,
+    objective: str,
+    exclude: Sequence[str],
+    steps: int,
+) -> Method:
+    shared: dict[str, Any] = {"attack": attack, "objective": objective, "exclude": exclude}
     kind = type(method_of(name))
-    return kind(**shared, structures=structures) if kind is Calibrated else kind(**shared)
+    if kind is Calibrated:
+        return Calibrated(**shared, structures=structures, repair=Repair(steps=steps) if steps else None)
+    if steps:
+        raise GdwsError(f"method {name!r} got --repair {steps}: expected the method 'calibrated' with it")
+    return kind(**shared)
 
 
 def _budget(given: dict[str, float | None]) -> Budget:

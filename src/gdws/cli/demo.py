@@ -15,18 +15,19 @@ from gdws.calibration.collect import calibrate
 from gdws.calibration.method import Calibrated
 from gdws.compression.apply import apply
 from gdws.compression.compress import plan
+from gdws.core.errors import OutOfReach
+from gdws.core.inputs import Inputs
 from gdws.core.progress import track
-from gdws.core.significance import paired_change
 from gdws.data import Dataset
 from gdws.deploy.benchmark import Timing, bench
 from gdws.deploy.engines import ENGINES, Compiled, compile
-from gdws.errors import OutOfReach
 from gdws.evaluation.accuracy import evaluate
 from gdws.evaluation.comparison import interval, percent
 from gdws.models import embedded
 from gdws.planning.budgets import Macs, Speedup
 from gdws.planning.cost import network_cost
 from gdws.planning.latency.target import Target
+from gdws.planning.significance import paired_change
 
 VARIANTS = (("paper", 0.75), ("paper", 0.5), ("calibrated", 0.5), ("calibrated", 0.3))
 FASTER = 1.5
@@ -115,7 +116,7 @@ def seen(rows: list[Row], images: int) -> str:
     )
 
 
-def _deploy(models: dict[str, nn.Module], example: Tensor, precision: str, calibration: Tensor | None) -> dict[str, Compiled]:
+def _deploy(models: dict[str, nn.Module], example: Tensor, precision: str, calibration: Inputs | None) -> dict[str, Compiled]:
     """Each in its fastest engine on one core: at one small image, threads mostly wait for each other."""
     return {
         name: compile(model, example=example, precision=precision, threads=1, calibration=calibration)

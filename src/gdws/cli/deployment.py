@@ -11,6 +11,7 @@ import typer
 
 from gdws import data
 from gdws.attacks import PGD
+from gdws.calibration.collect import gather_inputs
 from gdws.calibration.sensitivity import attacked
 from gdws.cli import tables
 from gdws.cli.options import (
@@ -26,8 +27,8 @@ from gdws.cli.options import (
     Threads,
     Weights,
     check_json,
+    example_for,
     fraction,
-    image_shape,
     load_network,
     machine,
     usable_device,
@@ -36,12 +37,16 @@ from gdws.cli.options import (
 from gdws.cli.progress_bar import Bar
 from gdws.cli.terminal import console, errors
 from gdws.core.checks import unpack_batch
+from gdws.core.errors import GdwsError
+from gdws.core.execution import evaluating, placement
 from gdws.core.files import Kind, check_file, scratch_folder, write_atomically
+from gdws.core.inputs import Inputs, call_model, noise_like, place
 from gdws.core.progress import shown, track
 from gdws.deploy import benchmark, engines
-from gdws.deploy.onnx import to_onnx, verify
+from gdws.deploy.onnx.export import to_onnx
+from gdws.deploy.onnx.parity import verify
 from gdws.deploy.quantize import quantize
-from gdws.errors import GdwsError
+from gdws.objectives import Classes, choose_objective
 
 
 def export_command(
@@ -68,20 +73,29 @@ def export_command(
     check_file(out, Kind.ONNX)
     check_json(json_file)
     network = load_network(model, weights, base=base)
-    test = [unpack_batch(batch) for batch in data.load(data_name, "test", labels=False).take(n, 50)]
-    sets = {"clean": torch.cat([clean for clean, _ in test])}
-    radius = fraction(eps)
+    samples, labels = gather_inputs(data.load(data_name, "test", labels=False).take(n, 50))
+    with evaluating(network), torch.no_grad():
+        output = call_model(network, place(samples[:1], *placement(network)))
+    is_classifier = choose_objective("auto", output, labels).name == Classes.name
+    sets: dict[str, Inputs] = {"clean": samples}
+    radius = fraction(eps) if is_classifier else 0
     with shown(Bar(errors)), scratch_folder() as folder:
         made = folder / "float32.onnx"
-        to_onnx(network, made, sets["clean"][:1])
+        to_onnx(network, made, samples[:1])
         if precision == "int8":
             made, plain = folder / "int8.onnx", made
-            quantize(plain, made, data.load(data_name, "train", labels=False).take(images).images.float() / 255)
+            quantize(plain, made, gather_inputs(data.load(data_name, "train", labels=False).take(images))[0])
         if radius:
             attack = PGD(eps=radius, step=radius / 4, steps=10)
             random = torch.Generator().manual_seed(seed)
+            assert isinstance(samples, torch.Tensor)
+            pictures, _ = unpack_batch(samples)
+            truths = [None] * len(pictures) if labels is None else list(labels.split(50))
             sets[str(attack)] = torch.cat(
-                [attacked(network, clean, labels, attack, random) for clean, labels in track(test, str(attack))]
+                [
+                    attacked(network, part, truth, attack, random)
+                    for part, truth in track(list(zip(pictures.split(50), truths, strict=False)), str(attack))
+                ]
             )
         # int8 differs by design: it is measured, not refused.
         tolerance = None if precision == "int8" else 1e-3
@@ -137,9 +151,10 @@ def bench_command(
         else load_network(name, weights if index == 0 else None, base=base, named=names).to(usable_device(device))
         for index, name in enumerate(names)
     }
-    shape = image_shape(size, [network for network in networks.values() if isinstance(network, torch.nn.Module)])
-    example = torch.rand(batch, *shape, generator=torch.Generator().manual_seed(seed))
+    example = example_for(size, [network for network in networks.values() if isinstance(network, torch.nn.Module)], batch)
     if channels_last:
+        if not isinstance(example, torch.Tensor):
+            raise GdwsError("--channels-last with a network of several inputs: expected one of images")
         example = example.to(memory_format=torch.channels_last)
     with shown(Bar(errors)):
         for name, network in networks.items():
@@ -157,12 +172,12 @@ def bench_command(
 
 
 def _in_engine(
-    network: torch.nn.Module | Path, engine: str, channels_last: bool, precision: str, example: torch.Tensor
+    network: torch.nn.Module | Path, engine: str, channels_last: bool, precision: str, example: Inputs
 ) -> engines.Compiled:
     if channels_last and (engine == "auto" or engines.ENGINES[engine].has_layout):
         raise GdwsError(f"--channels-last with --engine {engine}, which has layouts of its own: expected eager or compile")
     if channels_last and isinstance(network, torch.nn.Module):
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     # The values that int8 is calibrated on do not change its time.
-    noise = torch.rand(8, *example.shape[1:], generator=torch.Generator().manual_seed(0))
+    noise = noise_like(example, 8, torch.Generator().manual_seed(0))
     return engines.compile(network, engine, example=example, precision=precision, calibration=noise)

@@ -31,15 +31,20 @@ from gdws.cli.options import (
 )
 from gdws.cli.progress_bar import Bar
 from gdws.cli.terminal import console, errors
+from gdws.core.checks import AnyBatches, unpack_inputs
 from gdws.core.distributed import join_processes, local_device
+from gdws.core.errors import GdwsError
+from gdws.core.execution import evaluating, placement
 from gdws.core.files import check_file
-from gdws.core.progress import shown
+from gdws.core.inputs import call_model, place
+from gdws.core.progress import shown, track
+from gdws.deploy.onnx.straight_through import StraightThrough
 from gdws.deploy.quantize import is_quantized
-from gdws.deploy.straight_through import StraightThrough
-from gdws.errors import GdwsError
 from gdws.evaluation.compare import compare
 from gdws.evaluation.deployed import Deployed, deployed_file, deployed_half
+from gdws.evaluation.quality import fidelity
 from gdws.evaluation.red_flags import red_flags
+from gdws.objectives import Classes, choose_objective
 
 
 def evaluate_command(
@@ -75,10 +80,10 @@ def evaluate_command(
         raise GdwsError("--resume without --checkpoint: expected the file to continue")
     if checkpoint is not None:
         check_file(checkpoint)
-    test = data.load(data_name, "test").take(n, batch)
+    test = data.load(data_name, "test", labels=False).take(n, batch)
     attacks = _attacks(attack, steps, eps)
     with join_processes() as processes:
-        place = local_device(usable_device(device))
+        where = local_device(usable_device(device))
         networks, forms = dict[str, torch.nn.Module](), dict[str, Deployed]()
         original = ""  # of the files that follow it; an int8 file that is attacked itself is a network, but no original
         names = [model, *(others or [])]
@@ -90,12 +95,15 @@ def evaluate_command(
                     raise GdwsError(f"{name} is named first: expected the network whose examples it shall decide before it")
                 forms[name] = deployed_file(Path(name), original)
                 if is_quantized(Path(name)):
-                    networks[f"{name}, attacked itself"] = StraightThrough(name).to(place)
+                    networks[f"{name}, attacked itself"] = StraightThrough(name).to(where)
                 continue
             original = name
-            networks[name] = load_network(name, None if networks else weights, base=base, named=names).to(place)
+            networks[name] = load_network(name, None if networks else weights, base=base, named=names).to(where)
             if half:
                 forms[f"{name} in half"] = deployed_half(networks[name], name)
+        if not forms and _objective_of(networks[model], test) != Classes.name:
+            _outputs(networks, test, json_file)
+            return
         with shown(Bar(errors)) if processes.first() else nullcontext():
             found = compare(
                 networks,
@@ -123,6 +131,28 @@ def evaluate_command(
         console.print("No reason to doubt these numbers was found (docs/explanation/evaluation.md says what was looked for).")
     record = {"data": data_name, **found.record(), "doubts": [{**asdict(flag), "text": str(flag)} for flag in flags]}
     write_json(json_file, {**record, **machine()})
+
+
+def _objective_of(network: torch.nn.Module, test: AnyBatches) -> str:
+    """What is looked at: decisions, or other outputs."""
+    inputs, targets = unpack_inputs(next(iter(test)))
+    with evaluating(network), torch.no_grad():
+        output = call_model(network, place(inputs[:1], *placement(network)))
+    return choose_objective("auto", output, targets).name
+
+
+def _outputs(networks: dict[str, torch.nn.Module], test: AnyBatches, json_file: Path | None) -> None:
+    """Networks that are no classifiers, beside the first of them."""
+    (first, original), *others = networks.items()
+    if not others:
+        raise GdwsError(f"{first} is no classifier: expected other networks after it, which are compared with it")
+    rows = []
+    with shown(Bar(errors)):
+        for name, network in track(others, "outputs"):
+            rows.append((name, fidelity(original, network, test)))
+    for name, found in rows:
+        console.say(f"{name}: {found}")
+    write_json(json_file, {"original": first, "rows": [{"model": name, **found.record()} for name, found in rows], **machine()})
 
 
 def _attacks(names: list[str] | None, steps: int | None, eps: str | None) -> list[Attack]:

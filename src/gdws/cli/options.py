@@ -17,23 +17,30 @@ from torch import nn
 
 from gdws import data, models
 from gdws.cli.terminal import errors, harmless
+from gdws.core.errors import GdwsError, first_line
 from gdws.core.execution import MOST_THREADS
 from gdws.core.files import Kind, check_file, write_atomically
+from gdws.core.inputs import Arguments, Inputs
 from gdws.core.version import __version__
 from gdws.deploy.engines import PRECISIONS
-from gdws.errors import GdwsError, first_line
-from gdws.models.names import BaseNeeded, base_of, is_code, is_folder, risk_of
-from gdws.planning.plan import plan_of
+from gdws.deploy.onnx.signature import signature_of
+from gdws.models.names import BaseNeeded, base_of, is_code, is_folder, is_onnx, risk_of
+from gdws.models.onnx.noise import noise
+from gdws.planning.plan import example_of, plan_of
 
 FORMAT = "gdws result 1"
 """The first word of what --json writes: such a file may be written over."""
 
 Model = Annotated[
-    str, typer.Argument(help="demo, zoo:NAME, torchvision:NAME, timm:NAME, FILE.py:FACTORY (which is run) or a folder")
+    str,
+    typer.Argument(
+        help="demo, zoo:NAME, torchvision:NAME, timm:NAME, hf:REPO, FILE.py:FACTORY (which is run), FILE.onnx or a folder"
+    ),
 ]
 Weights = Annotated[Path | None, typer.Option(help="safetensors, or a torch state dict, for the (first) model")]
 Base = Annotated[
-    str | None, typer.Option(help="what a folder was made from, where that is FILE.py:FACTORY and no model on the line")
+    str | None,
+    typer.Option(help="what a folder was made from, where that is FILE.py:FACTORY or FILE.onnx and no model on the line"),
 ]
 Size = Annotated[
     int | None, typer.Option(min=1, max=2**16, help="height and width of the images (default: the folder's, or 32)")
@@ -54,9 +61,9 @@ def load_network(
 ) -> nn.Module:
     """The network of this name, with its layers where they are needed.
 
-    A folder that was made from code is built on --base, or on the same FILE.py:FACTORY if that is one of the models `named` on
-    the line. Code that only the folder names, or what it would have fetched, is used where nothing else will do and the user,
-    asked on a terminal, allows it.
+    A folder that was made from a file is built on --base, or on the same FILE.py:FACTORY or FILE.onnx if that is one of the
+    models `named` on the line. Code that only the folder names, or what it would have fetched, is used where nothing else will
+    do and the user, asked on a terminal, allows it.
     """
     if base is None and is_folder(name):
         base = _same_code(base_of(name), named)
@@ -86,22 +93,30 @@ def can_ask() -> bool:
 
 
 def _same_code(remembered: str | None, named: Iterable[str]) -> str | None:
-    """The model on the line that a folder was made from: the same function of a file of the same name, wherever that is."""
+    """The model on the line that a folder was made from: a file of the same name, and function of it, wherever that is."""
 
-    def code(name: str) -> tuple[str, str]:
-        path, _, factory = name.rpartition(":")
-        return Path(path).name, factory
+    def file(name: str) -> str | None:
+        return Path(name).name if is_code(name) or is_onnx(name) else None
 
-    if remembered is None or not is_code(remembered):
-        return None
-    return next((name for name in named if is_code(name) and code(name) == code(remembered)), None)
+    return next((name for name in named if remembered is not None and file(name) and file(name) == file(remembered)), None)
 
 
-def image_shape(size: int | None, networks: Iterable[nn.Module]) -> tuple[int, int, int]:
-    """(C, H, W) of the images of a size, or of those that one of the networks was compressed on."""
-    plans = [plan for network in networks if (plan := plan_of(network)) is not None]
-    channels, height, width = next((plan.image_shape for plan in plans if plan.image_shape is not None), (3, 32, 32))
-    return (channels, height, width) if size is None else (channels, size, size)
+def example_for(size: int | None, networks: Iterable[nn.Module], count: int = 1) -> Inputs:
+    """So many samples of seeded noise that the networks can be called with: pictures of a size; or else what one of them was
+    compressed on or takes by its file; or else pictures of 32 x 32."""
+    networks = list(networks)
+    if size is None:
+        for network in networks:
+            made, signature = plan_of(network), signature_of(network)
+            found = None if made is None else example_of(made, count)
+            if found is None and signature is not None:
+                tensors = noise(signature, count)
+                found = tensors[0] if len(tensors) == 1 else Arguments(*tensors)
+            if found is not None:
+                return found
+    convolutions = [module for network in networks for module in network.modules() if isinstance(module, nn.Conv2d)]
+    channels = convolutions[0].in_channels if convolutions else 3
+    return torch.rand(count, channels, size or 32, size or 32, generator=torch.Generator().manual_seed(0))
 
 
 def fraction(text: str) -> float:

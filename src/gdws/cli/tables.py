@@ -9,7 +9,7 @@ from rich.table import Table
 
 from gdws.cli.demo import Row
 from gdws.deploy.benchmark import Timing
-from gdws.deploy.onnx import Parity
+from gdws.deploy.onnx.parity import Parity
 from gdws.evaluation.comparison import Comparison, Trial, interval, percent
 from gdws.planning.budgets import Latency, Speedup
 from gdws.planning.plan import Plan

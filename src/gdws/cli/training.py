@@ -31,10 +31,10 @@ from gdws.cli.progress_bar import Bar
 from gdws.cli.terminal import console, errors
 from gdws.compression import storage
 from gdws.core.distributed import join_processes, local_device
+from gdws.core.errors import GdwsError
 from gdws.core.files import check_writable
 from gdws.core.progress import shown
 from gdws.data.download import OFFICIAL, fetch
-from gdws.errors import GdwsError
 from gdws.models.names import base_of, classes_of, is_folder
 from gdws.training import RECIPES, Recipe, Trained, recipe_for, train, tune
 from gdws.training.recipes import OBJECTIVES, PRECISIONS

@@ -7,24 +7,27 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from gdws.calibration.collect import collect_statistics, gather_images
+from gdws.calibration.collect import collect_statistics, gather_inputs, settle
 from gdws.calibration.method import Calibrated
 from gdws.calibration.statistics import Statistics
 from gdws.compression.fidelity import attack_of, hold_back
 from gdws.compression.refit import refit
-from gdws.core.checks import Batches, check_weights
+from gdws.core.checks import AnyBatches, check_weights
+from gdws.core.errors import GdwsError
 from gdws.core.execution import own_copy, placement, private_copy
+from gdws.core.inputs import place
 from gdws.core.progress import track
 from gdws.core.sites import find_convolutions, replace_modules, why_not_plain
 from gdws.core.unwrap import unwrap
-from gdws.errors import GdwsError
-from gdws.planning.plan import HELD_BACK, LayerPlan, Plan, attach_plan
+from gdws.objectives import AUTO, OBJECTIVES
+from gdws.planning.fidelity import HELD_BACK
+from gdws.planning.plan import LayerPlan, Plan, attach_plan
 from gdws.structures import STRUCTURES
 from gdws.structures.layers import FactoredConv2d, GDWSConv2d
 from gdws.structures.mego_lego import truncate
 
 
-def apply(model: nn.Module, plan: Plan, calibration: Batches | Statistics | None = None) -> nn.Module:
+def apply(model: nn.Module, plan: Plan, calibration: AnyBatches | Statistics | None = None) -> nn.Module:
     """Copy a model with the plan's layers in their places; `model` is untouched.
 
     model        the model that the plan is for.
@@ -65,7 +68,7 @@ def apply(model: nn.Module, plan: Plan, calibration: Batches | Statistics | None
     return compressed
 
 
-def _statistics_for(model: nn.Module, plan: Plan, calibration: Batches | Statistics | None) -> Statistics:
+def _statistics_for(model: nn.Module, plan: Plan, calibration: AnyBatches | Statistics | None) -> Statistics:
     if calibration is None:
         raise GdwsError(
             "this calibrated plan came without statistics: expected what gdws.calibrate gave for it, or its calibration images"
@@ -75,17 +78,20 @@ def _statistics_for(model: nn.Module, plan: Plan, calibration: Batches | Statist
             if layer.structure != "dense" and layer.structure not in calibration.curves.get(layer.name, {}):
                 raise GdwsError(f"the statistics have no {layer.structure} curve of {layer.name!r}: expected those of the plan")
         return calibration
-    images, labels = gather_images(calibration)
-    if plan.budget.is_searched and (plan.fidelity is None or plan.fidelity.source == HELD_BACK):
+    images, labels = gather_inputs(calibration)
+    if plan.budget.is_searched and (plan.fidelity is None or getattr(plan.fidelity, "source", None) == HELD_BACK):
         (images, labels), _ = hold_back(images, labels)
+    used = tuple(dict.fromkeys(layer.structure for layer in plan.layers if layer.structure != "dense"))
+    objective = plan.objective if plan.objective in OBJECTIVES else AUTO
+    method = Calibrated(structures=used, attack=attack_of(plan), objective=objective)
+    images, labels, method = settle(model, images, labels, method)
     names = {layer.name for layer in plan.layers if layer.replaceable}
     sites = [
         replace(site, reason=None)
-        for site in find_convolutions(model, images[:1].to(*placement(model)), keep_first=False, keep_1x1=False)
+        for site in find_convolutions(model, place(images[:1], *placement(model)), keep_first=False, keep_1x1=False)
         if site.name in names
     ]
-    used = tuple(dict.fromkeys(layer.structure for layer in plan.layers if layer.structure != "dense"))
-    return collect_statistics(model, images, labels, sites, Calibrated(structures=used, attack=attack_of(plan)), seed=plan.seed)
+    return collect_statistics(model, images, labels, sites, method, seed=plan.seed)
 
 
 def _check_fits(model: nn.Module, layer: LayerPlan) -> None:

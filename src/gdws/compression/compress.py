@@ -7,44 +7,56 @@ from pathlib import Path
 
 from torch import nn
 
-from gdws.calibration.collect import gather_images
-from gdws.calibration.method import Method, method_of
+from gdws.calibration.collect import gather_inputs, settle
+from gdws.calibration.method import Calibrated, Method, method_of
 from gdws.calibration.statistics import Statistics
 from gdws.compression.apply import apply
 from gdws.compression.drop import smallest_within
-from gdws.compression.fidelity import Check, CheckImages, attack_of
-from gdws.core.checks import Batches, check_seed
+from gdws.compression.fidelity import CheckImages, Metric, attack_of, build_check, hold_back
+from gdws.compression.repair import repair
+from gdws.core.checks import AnyBatches, check_seed
+from gdws.core.errors import GdwsError
 from gdws.core.execution import private_copy
 from gdws.core.unwrap import unwrap
-from gdws.errors import GdwsError
+from gdws.objectives import Classes
 from gdws.planning.budgets import Budget, Drop
+from gdws.planning.fidelity import HELD_BACK
 from gdws.planning.latency.table import LatencyTable
 from gdws.planning.latency.target import Target
 from gdws.planning.plan import Plan, attach_plan
 from gdws.planning.planner import plan_within
 
+FEWEST_TO_HOLD_BACK = 5
+"""Samples, of which one is held back."""
+
 
 def compress(
     model: nn.Module,
-    images: Batches,
+    images: AnyBatches,
     budget: Budget,
     method: str | Method | None = None,
     *,
     target: Target | None = None,
-    check: Batches | CheckImages | None = None,
+    check: AnyBatches | CheckImages | Metric | None = None,
     seed: int = 0,
     cache: Path | None = None,
 ) -> nn.Module:
     """Make a faster copy of a pre-trained network, within a budget and without training; `model` is untouched.
 
-    model   takes images (B, C, H, W) in [0, 1], normalizes inside, and returns logits (B, classes).
-    images  a few hundred training images in batches, with labels or without: a DataLoader will do.
+    model   a classifier takes images (B, C, H, W) in [0, 1], normalizes inside, and returns logits (B, classes). Any other
+            network takes what it likes and returns tensors, alone or in lists, tuples and dictionaries.
+    images  a few hundred training images in batches, with labels or without: a DataLoader will do. Any other network gets its
+            own inputs: batches of tensors, dictionaries of arguments, or gdws.Arguments; targets may stand beside them in a
+            pair.
     budget  Speedup(x), Macs(fraction), Drop(points), ... (gdws.planning.budgets).
     method  "calibrated" (the default), "paper" or "uniform", or a record with their rare settings, such as
-            gdws.Calibrated(structures="gdws", attack=None).
+            gdws.Calibrated(structures="gdws", attack=None). What must be kept of the outputs goes by their shape, or by
+            gdws.Calibrated(objective="values") (gdws.objectives).
     target  where it will run, for budgets of time: by default the best engine of this machine's CPU, one image at a time.
     check   held-out images, with labels or without: unlike its training images, which a network may know by heart, they tell
-            what the compression cost, which the plan then records (gdws.plan_of(result).fidelity). Drop bounds it there.
+            what the compression cost, which the plan then records (gdws.plan_of(result).fidelity). Drop bounds it there. Or a
+            measure of your own: a function that gives a number for a network, more being better. Without it, a fifth of the
+            samples of a network that is no classifier is held back for this.
     seed    of everything random.
     cache   a folder for statistics and measured times: the next budget then takes seconds.
 
@@ -52,7 +64,7 @@ def compress(
     layer, gdws.report(model, copy, images) what was won and lost. In three steps: gdws.calibrate, gdws.plan, gdws.apply.
 
     Raises GdwsError when the model, the images or the method are not as above, when budget, method and target do not go
-    together, when there are too few images for Drop, or when the budget is out of reach (gdws.errors.OutOfReach).
+    together, when there are too few images for Drop, or when the budget is out of reach (gdws.core.errors.OutOfReach).
 
     The example takes one structure and leaves most layers alone, to be quick.
 
@@ -65,27 +77,51 @@ def compress(
     """
     model = private_copy(unwrap(model))
     given = None if check is None else CheckImages.gather(check)
+    if given is None and not budget.is_searched:
+        images, given, method = _some_held_back(model, images, method)
     made, statistics = _planned(model, images, budget, method, target, given, seed, cache)
     compressed = apply(model, made, statistics)
+    settings = None if method is None else method_of(method)
+    if isinstance(settings, Calibrated) and settings.repair is not None and statistics is not None:
+        compressed = repair(model, compressed, [statistics.images], settings.repair, seed=seed)
     if given is not None and made.fidelity is None:
-        attach_plan(compressed, replace(made, fidelity=Check(model, given, attack_of(made)).fidelity(compressed)))
+        objective = made.objective if statistics is None else statistics.objective
+        fidelity = build_check(model, given, attack_of(made), objective).fidelity(compressed)
+        attach_plan(compressed, replace(made, fidelity=fidelity))
     return compressed
+
+
+def _some_held_back(
+    model: nn.Module, images: AnyBatches, method: str | Method | None
+) -> tuple[AnyBatches, CheckImages | None, str | Method | None]:
+    """Samples to calibrate on, and of a network that is no classifier some to check on: it knows none of them by heart. The
+    method then says what must be kept."""
+    samples, targets = gather_inputs(images)
+    batches = [samples] if targets is None else [(samples, targets)]
+    settings = method_of(method or Calibrated.name)
+    cut, _, settled = settle(model, samples, targets, settings, is_collected=False)
+    if len(samples) < FEWEST_TO_HOLD_BACK:
+        samples = cut
+    if isinstance(settled.settled_objective, Classes) or len(samples) < FEWEST_TO_HOLD_BACK:
+        return batches, None, method
+    (samples, _), (held, _) = hold_back(samples, None)
+    return [samples], CheckImages(held, None, HELD_BACK), replace(settings, objective=settled.settled_objective)
 
 
 def plan(
     model: nn.Module,
-    images: Batches | Statistics,
+    images: AnyBatches | Statistics,
     budget: Budget,
     method: str | Method | None = None,
     *,
     target: Target | LatencyTable | None = None,
-    check: Batches | CheckImages | None = None,
+    check: AnyBatches | CheckImages | Metric | None = None,
     seed: int = 0,
     cache: Path | None = None,
 ) -> Plan:
     """Choose what becomes of every convolution under one budget: the second step of a compression.
 
-    model   takes images (B, C, H, W) in [0, 1], normalizes inside, and returns logits (B, classes).
+    model   as in gdws.compress.
     images  what gdws.calibrate gave; or images, of which the statistics are then collected. Drop needs images, of which it
             holds a fifth back, or `check`.
     budget  Speedup(x), Macs(fraction), Drop(points), ... (gdws.planning.budgets).
@@ -113,7 +149,7 @@ def plan(
 
 def _planned(
     model: nn.Module,
-    images: Batches | Statistics,
+    images: AnyBatches | Statistics,
     budget: Budget,
     method: str | Method | None,
     target: Target | LatencyTable | None,
@@ -125,7 +161,7 @@ def _planned(
     settings = None if method is None else method_of(method)
     if check is not None:
         if not isinstance(images, Statistics):
-            pictures, labels = gather_images(images)  # some can be gone through only once
+            pictures, labels = gather_inputs(images)  # some can be gone through only once
             images = [pictures] if labels is None else [(pictures, labels)]
         check.refuse(images.images if isinstance(images, Statistics) else pictures)
     if isinstance(budget, Drop):

@@ -1,32 +1,44 @@
-"""What a compression cost: how many images both networks decide alike, and rightly."""
+"""What a compression cost: how far the outputs of both networks are apart; of classes, how many images both decide alike, and
+how many rightly."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from gdws.attacks.pgd import PGD
-from gdws.calibration.collect import gather_images
+from gdws.calibration.collect import gather_inputs
 from gdws.calibration.sensitivity import attacked
-from gdws.core.checks import Batches, checked_logits, unpack_batch
+from gdws.calibration.tiles import cut_tiles
+from gdws.core.checks import AnyBatches, checked_logits, classes, unpack_batch, unpack_inputs
+from gdws.core.errors import GdwsError
 from gdws.core.execution import evaluating, full_precision, placement
-from gdws.core.hashing import image_hashes
-from gdws.core.significance import paired_change
+from gdws.core.hashing import sample_hashes
+from gdws.core.inputs import Inputs, call_model, map_tensors, place
 from gdws.core.unwrap import unwrap
-from gdws.errors import GdwsError
-from gdws.planning.plan import HELD_OUT, Fidelity, Plan, plan_of
+from gdws.objectives import OBJECTIVES, Classes, Objective, Values
+from gdws.objectives.values import peak_signal_to_noise
+from gdws.planning.fidelity import HELD_OUT, Fidelity, MetricChange, OutputChange
+from gdws.planning.plan import Plan, plan_of
+from gdws.planning.significance import paired_change
+
+Metric = Callable[[nn.Module], float]
+"""A measure of the user's own: a number for a network, of which more is better."""
 
 SHARE_HELD_BACK = 0.2
 """Share of the calibration images that a budget of points holds back."""
-ATTACKED, ATTACKED_AT_ONCE = 200, 100
-"""Images that are attacked, where nothing depends on how many: an attack takes as long as twenty decisions. In such batches."""
+ATTACKED, ATTACKED_AT_ONCE, AT_ONCE = 200, 100, 8
+"""Images that are attacked, where nothing depends on how many: an attack takes as long as twenty decisions. In such batches;
+and samples at a time of networks that are no classifiers."""
 
 
-def hold_back(images: Tensor, labels: Tensor | None) -> tuple[tuple[Tensor, Tensor | None], tuple[Tensor, Tensor | None]]:
-    """Images and labels to calibrate on, and those held back to check on."""
+def hold_back(images: Inputs, labels: Tensor | None) -> tuple[tuple[Inputs, Tensor | None], tuple[Inputs, Tensor | None]]:
+    """Samples and labels to calibrate on, and those held back to check on."""
     fit = len(images) - max(1, round(SHARE_HELD_BACK * len(images)))
     if fit < 1:
         raise GdwsError(f"there is {len(images)} calibration image: expected at least 2, to hold some back")
@@ -35,7 +47,7 @@ def hold_back(images: Tensor, labels: Tensor | None) -> tuple[tuple[Tensor, Tens
     return first, second
 
 
-def refuse_calibration_images(networks: Mapping[str, nn.Module], batches: Batches) -> None:
+def refuse_calibration_images(networks: Mapping[str, nn.Module], batches: AnyBatches) -> None:
     """Refuse images that a network was calibrated on: its accuracy there says nothing of others.
 
     Batches that can be gone through only once are not looked at.
@@ -44,7 +56,7 @@ def refuse_calibration_images(networks: Mapping[str, nn.Module], batches: Batche
     seen = {name: set(plan.images) for name, plan in plans.items() if plan is not None and plan.images}
     if not seen or isinstance(batches, Iterator):  # images that are files are decoded once more for this
         return
-    judged = {digest for batch in batches for digest in image_hashes(unpack_batch(batch)[0].cpu())}
+    judged = {digest for batch in batches for digest in sample_hashes(map_tensors(unpack_inputs(batch)[0], Tensor.cpu))}
     for name, images in seen.items():
         if shared := images & judged:
             raise GdwsError(
@@ -89,21 +101,26 @@ def decisions(model: nn.Module, images: Tensor, labels: Tensor | None = None) ->
 
 @dataclass(frozen=True)
 class CheckImages:
-    """Images (N, C, H, W) and, perhaps, labels (N,) that a network is not calibrated on, and where they come from: one of
-    HELD_OUT, TRAINING, HELD_BACK of gdws.planning.plan."""
+    """Samples and, perhaps, labels that a network is not calibrated on, and where they come from: one of HELD_OUT, TRAINING,
+    HELD_BACK of gdws.planning.fidelity. Or a measure of the user's own in their place."""
 
-    images: Tensor
-    labels: Tensor | None
+    images: Inputs | None
+    labels: Tensor | None = None
     source: str = HELD_OUT
+    metric: Metric | None = None
 
     @classmethod
-    def gather(cls, check: Batches | CheckImages) -> CheckImages:
+    def gather(cls, check: AnyBatches | CheckImages | Metric, source: str = HELD_OUT) -> CheckImages:
         """Those of batches, which a user gives."""
-        return check if isinstance(check, CheckImages) else cls(*gather_images(check))
+        if isinstance(check, CheckImages):
+            return check
+        return cls(None, metric=check) if callable(check) else cls(*gather_inputs(check), source)
 
-    def refuse(self, calibration: Tensor) -> None:
+    def refuse(self, calibration: Inputs) -> None:
         """Refuse held-out images that the network is calibrated on: there it says nothing of others."""
-        if self.source == HELD_OUT and (shared := set(image_hashes(self.images)) & set(image_hashes(calibration))):
+        if self.images is None or self.source != HELD_OUT:
+            return
+        if shared := set(sample_hashes(self.images)) & set(sample_hashes(calibration)):
             raise GdwsError(
                 f"{len(shared)} of the {len(self.images)} images to check on are calibration images: expected others"
             )
@@ -114,15 +131,17 @@ def attack_of(plan: Plan) -> PGD | None:
     return None if plan.attack is None else PGD(**plan.attack)
 
 
-class Check:
-    """A network on images that others are compared with it on: what it decides, which is looked up once.
+class DecisionCheck:
+    """A classifier on images that others are compared with it on: what it decides, which is looked up once.
 
     attack  made on the network, for the first `most` images: against the labels, or its own decisions without labels.
     """
 
-    def __init__(self, model: nn.Module, check: CheckImages, attack: PGD | None, most: int = ATTACKED) -> None:
-        self.source, self.labels = check.source, check.labels
-        self.images = check.images
+    def __init__(
+        self, model: nn.Module, images: Tensor, labels: Tensor | None, source: str, attack: PGD | None, most: int
+    ) -> None:
+        self.source, self.images = source, images
+        self.labels = None if labels is None else classes(labels, len(images))
         self.decided = decisions(model, self.images, self.labels)
         self.wanted = self.decided if self.labels is None else self.labels.cpu()
         self.attacked: Tensor | None = None
@@ -150,6 +169,106 @@ class Check:
             attacked_agreed=int((after == before).sum()),
             attacked_lost=int(((before == wanted) & (after != wanted)).sum()),
         )
+
+
+class OutputCheck:
+    """Any network on samples that others are compared with it on: its outputs, which are looked up once."""
+
+    def __init__(self, model: nn.Module, samples: Inputs, source: str, objective: Objective) -> None:
+        self.source, self.samples = source, cut_tiles(model, samples)
+        self.before = list(self._outputs(model))
+        self.objective = objective.settled([[value.float() for value in objective.outputs(output)] for output in self.before])
+
+    def _outputs(self, network: nn.Module) -> Iterator[Any]:
+        """What a network answers, batch by batch, on the CPU."""
+        device, dtype = placement(network)
+        with evaluating(network), full_precision(), torch.no_grad():
+            for part in self.samples.split(AT_ONCE):
+                yield _on_cpu(call_model(network, place(part, device, dtype)))
+
+    def fidelity(self, other: nn.Module) -> OutputChange:
+        """The other network beside it."""
+        distances, pictures = [], []
+        for before, after in zip(self.before, self._outputs(other), strict=True):
+            self.objective.check(after, len(self.objective.outputs(before)[0]))
+            distances.append(self.objective.distances(before, after))
+            pictures.append((self.objective.outputs(before), self.objective.outputs(after)))
+        found = torch.cat(distances)
+        mean, half = float(found.mean()), 1.96 * float(found.std(correction=0)) / math.sqrt(len(found))
+        low, high = max(0.0, mean - half), mean + half
+        if isinstance(self.objective, Values):  # of squares
+            mean, low, high = (math.sqrt(value) for value in (mean, low, high))
+        return OutputChange(
+            objective=self.objective.name,
+            unit=self.objective.unit,
+            source=self.source,
+            samples=len(found),
+            distance=mean,
+            low=low,
+            high=high,
+            noise=_noise(pictures),
+        )
+
+
+class MetricCheck:
+    """A measure of the user's own, taken of the original once."""
+
+    def __init__(self, model: nn.Module, metric: Metric) -> None:
+        self.metric = metric
+        self.name = str(getattr(metric, "__name__", type(metric).__name__))
+        self.before = self._measured(model)
+
+    def _measured(self, network: nn.Module) -> float:
+        with evaluating(network):
+            found = self.metric(network)
+        try:
+            number = float(found)
+        except (TypeError, ValueError):
+            raise GdwsError(f"the measure {self.name} gives a {type(found).__name__}: expected a number") from None
+        if not math.isfinite(number):
+            raise GdwsError(f"the measure {self.name} gives {number}: expected a finite number")
+        return number
+
+    def fidelity(self, other: nn.Module) -> MetricChange:
+        return MetricChange(name=self.name, before=self.before, after=self._measured(other))
+
+
+Check = DecisionCheck | OutputCheck | MetricCheck
+
+
+def build_check(
+    model: nn.Module, check: CheckImages, attack: PGD | None, objective: Objective | str, most: int = ATTACKED
+) -> Check:
+    """What compressed networks are compared with the original on. objective: or its name in a plan."""
+    if check.metric is not None:
+        return MetricCheck(model, check.metric)
+    assert check.images is not None
+    if isinstance(objective, str):
+        objective = OBJECTIVES.get(objective, Values)()
+    if isinstance(objective, Classes) and isinstance(check.images, Tensor):
+        return DecisionCheck(model, check.images, check.labels, check.source, attack, most)
+    return OutputCheck(model, check.images, check.source, objective)
+
+
+def _on_cpu(output: Any) -> Any:
+    """An output, nested in lists and dictionaries, with its tensors on the CPU."""
+    if isinstance(output, Tensor):
+        return output.cpu()
+    if isinstance(output, Mapping):
+        return {name: _on_cpu(value) for name, value in output.items()}
+    if isinstance(output, list | tuple):
+        return [_on_cpu(value) for value in output]
+    return output
+
+
+def _noise(batches: list[tuple[list[Tensor], list[Tensor]]]) -> float | None:
+    """PSNR of all pictures together, where each output is one batch of pictures."""
+    if any(len(before) != 1 or before[0].ndim != 4 for before, _ in batches):
+        return None
+    before, after = (torch.cat([pair[index][0].flatten() for pair in batches]) for index in (0, 1))
+    unit = float(before.min()) >= -0.1 and float(before.max()) <= 1.1
+    found = peak_signal_to_noise(before, after, 1.0 if unit else None)
+    return found if math.isfinite(found) else None
 
 
 def attack_held_back(model: nn.Module, images: Tensor, labels: Tensor | None, attack: PGD) -> Tensor:

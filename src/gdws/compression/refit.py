@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from gdws.core.execution import LARGEST_TEMPORARY, full_precision, placement, private_copy
-from gdws.core.inputs import call_model
+from gdws.core.inputs import Inputs, call_model, concatenate, place
 from gdws.core.progress import track
 from gdws.core.sites import find_convolutions, replace_modules
 from gdws.structures.layers import FactoredConv2d
@@ -90,21 +90,22 @@ def _fill(out: Tensor, module: nn.Module, x: Tensor, rows: int = 32) -> None:
 
 
 def refit(
-    model: nn.Module, layers: dict[str, FactoredConv2d], positions: Sequence[int], images: Tensor, attacked: Tensor | None
+    model: nn.Module, layers: dict[str, FactoredConv2d], positions: Sequence[int], images: Inputs, attacked: Inputs | None
 ) -> None:
     """Refit `layers`, in place, which replace the convolutions of these names and have this many output pixels.
 
-    images and attacked (N, C, H, W); None where there is no attack.
+    images and attacked: inputs of the network; None where there is no attack.
 
-    Feature maps of four copies of the images are in memory at once, so only as many are used as LARGEST_MAP allows: for
-    ResNet-18 256 of 32x32 pixels on a CPU, where they also cost time, and 800 on a GPU.
+    Feature maps of two copies of the images, or four with attacked ones, are in memory at once, so only as many are used as
+    LARGEST_MAP allows: for ResNet-18 256 attacked ones of 32x32 pixels on a CPU, where they also cost time, and 800 on a GPU.
     """
     device, dtype = placement(model)
     widest = max((layer.out_channels * p for layer, p in zip(layers.values(), positions, strict=True)), default=1)
-    count = max(1, LARGEST_MAP.get(device.type, LARGEST_MAP["cpu"]) // (4 * 4 * widest))
+    copies = 2 if attacked is None else 4
+    count = max(1, LARGEST_MAP.get(device.type, LARGEST_MAP["cpu"]) // (4 * copies * widest))
     images = images[:count]
     shell = private_copy(model).eval()
-    both = (images if attacked is None else torch.cat([images, attacked[:count]])).to(device, dtype)
+    both = place(images if attacked is None else concatenate([images, attacked[:count]]), device, dtype)
     uses = {site.name: len(site.maps) for site in find_convolutions(model, both) if site.name in layers}
     # Layers of one call are fitted once more where others have several, which only the end of a pass knows.
     shared_by_calls = any(count > 1 for count in uses.values())
@@ -115,7 +116,7 @@ def refit(
     replace_modules(shell, {pair.conv: pair for pair in pairs})
     with full_precision(), torch.no_grad(), closing(steps):
         for _ in range(2 if shared_by_calls else 1):
-            call_model(shell, torch.cat([both, both]))
+            call_model(shell, concatenate([both, both]))
             for pair in pairs:
                 pair.fitting = pair.uses == 1
 

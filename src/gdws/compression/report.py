@@ -6,17 +6,20 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from gdws.compression.fidelity import Check, CheckImages, attack_of, refuse_calibration_images
-from gdws.core.checks import Batches, unpack_batch
+from gdws.compression.fidelity import CheckImages, Metric, attack_of, build_check, refuse_calibration_images
+from gdws.core.checks import AnyBatches, unpack_inputs
+from gdws.core.errors import GdwsError
 from gdws.core.execution import evaluating, placement
+from gdws.core.inputs import Inputs, place
 from gdws.deploy.benchmark import bench
 from gdws.deploy.engines import compile
-from gdws.errors import GdwsError
+from gdws.objectives import Classes
 from gdws.planning.cost import Cost, network_cost
+from gdws.planning.fidelity import AnyFidelity
 from gdws.planning.latency.target import device_name
-from gdws.planning.plan import Fidelity, Plan, plan_of
+from gdws.planning.plan import Plan, plan_of
 
 ENGINE, WARMUP, REPEATS = "auto", 5, 40
 SLOWER = 0.98
@@ -57,7 +60,7 @@ class Report:
 
     before: Cost
     after: Cost
-    fidelity: Fidelity | None
+    fidelity: AnyFidelity | None
     speed: Speed | None
     untimed: str = ""
 
@@ -101,18 +104,20 @@ class Report:
 def report(
     model: nn.Module,
     compressed: nn.Module,
-    images: Tensor,
+    images: Inputs,
     *,
-    check: Batches | CheckImages | None = None,
+    check: AnyBatches | CheckImages | Metric | None = None,
     precision: str = "float32",
     threads: int | None = None,
 ) -> Report:
     """Measure what a compression came to: print it, or read its fields.
 
     model       the network as it was, and compressed: what gdws.compress made of it.
-    images      (B, C, H, W) of the size and batch that will be run: both networks are timed on them, each in the fastest of the
-                engines that are installed. A plan for a budget of time brings the time that it was measured at instead.
-    check       held-out images, with labels or without; without any the report has what the plan has recorded.
+    images      (B, C, H, W), or other inputs, of the size and batch that will be run: both networks are timed on them, each in
+                the fastest of the engines that are installed. A plan for a budget of time brings the time that it was measured
+                at instead.
+    check       held-out images, with labels or without, or a measure of your own, as in gdws.compress; without any the report
+                has what the plan has recorded.
     precision   "float32", or "float16" on a GPU.
     threads     of a CPU; as many as PyTorch has, if None.
 
@@ -127,14 +132,16 @@ def report(
     >>> str(found).splitlines()[2]
     'MACs: 124.6 M before, 63.2 M after: 0.51 of the whole network'
     """
-    unpack_batch(images)
+    unpack_inputs(images)
     made = plan_of(compressed)
     fidelity = None if made is None else made.fidelity
     if check is not None:
         given = CheckImages.gather(check)
-        refuse_calibration_images({"the compressed network": compressed}, [given.images])
-        fidelity = Check(model, given, None if made is None else attack_of(made)).fidelity(compressed)
-    example = images[:1].to(*placement(model))
+        if given.images is not None:
+            refuse_calibration_images({"the compressed network": compressed}, [given.images])
+        attack, objective = (None, Classes.name) if made is None else (attack_of(made), made.objective)
+        fidelity = build_check(model, given, attack, objective).fidelity(compressed)
+    example = place(images[:1], *placement(model))
     before, after = network_cost(model, example), network_cost(compressed, example)
     speed, untimed = _measured(made), ""
     if speed is None:
@@ -162,7 +169,7 @@ def _measured(made: Plan | None) -> Speed | None:
     )
 
 
-def _time(model: nn.Module, compressed: nn.Module, images: Tensor, precision: str, threads: int) -> Speed:
+def _time(model: nn.Module, compressed: nn.Module, images: Inputs, precision: str, threads: int) -> Speed:
     with evaluating(model), evaluating(compressed):
         runs = {
             name: compile(network, ENGINE, example=images, precision=precision, threads=threads)

@@ -17,17 +17,22 @@ import torch
 from safetensors.torch import save as serialize
 from torch import Tensor, nn
 
+from gdws.core.errors import GdwsError, first_line
 from gdws.core.execution import evaluating, full_precision, own_copy, placement
 from gdws.core.files import NotWritten, new_folder
+from gdws.core.inputs import Inputs, call_model, floats_in, place
 from gdws.core.reading.limits import read_file
 from gdws.core.reading.schema import build, parse
 from gdws.core.reading.weights import contiguous_copies, load_weights, read_weights
 from gdws.core.sites import replace_modules
 from gdws.core.unwrap import unwrap
-from gdws.deploy.onnx import to_onnx, trace_any_batch
-from gdws.deploy.straight_through import StraightThrough
-from gdws.errors import GdwsError, first_line
-from gdws.planning.plan import Plan, attach_plan, plan_of
+from gdws.deploy.onnx.export import write_program
+from gdws.deploy.onnx.signature import signature_of
+from gdws.deploy.onnx.straight_through import StraightThrough
+from gdws.deploy.runtimes import OnnxRuntime
+from gdws.deploy.tracing import trace_any_batch
+from gdws.objectives import Classes
+from gdws.planning.plan import Plan, attach_plan, example_of, plan_of
 from gdws.structures import STRUCTURES
 
 FORMAT, READABLE = "gdws model 2", ("gdws model 1", "gdws model 2")
@@ -173,22 +178,47 @@ def _with_plan(model: nn.Module, record: dict[str, Any]) -> nn.Module:
     return model
 
 
+def _rows(model: nn.Module) -> int:
+    """Samples to export a model with: as many as the file that it came from takes, if that is one number."""
+    signature = signature_of(unwrap(model))
+    sizes = [port.shape[0] for port in signature.inputs if port.shape] if signature is not None else []
+    fixed = [size for size in sizes if isinstance(size, int)]
+    return fixed[0] if fixed else 3
+
+
 def _export(model: nn.Module, plan: Plan | None, path: Path) -> str | None:
     """Write a model as a file that can stand for it; or the reason why there is none."""
-    if plan is None or plan.image_shape is None:
+    example = None if plan is None else example_of(plan, _rows(model))
+    if plan is None or example is None:
         return "no plan says the size of its images"
-    images = torch.rand(3, *plan.image_shape, generator=torch.Generator().manual_seed(0))
     try:
-        to_onnx(trace_any_batch(model, images), path, images)
-        with full_precision(), evaluating(model), torch.no_grad():
-            wanted = model(images.to(*placement(model))).float().cpu()
-            difference = float((StraightThrough(path)(images) - wanted).abs().max())
-        tolerance = 1e-3 if placement(model)[1] == torch.float32 else 0.1
-        if not difference <= tolerance * max(1.0, float(wanted.abs().max())):
-            raise GdwsError(f"the file differs from the model by {difference:.2g} in a logit")
+        program = trace_any_batch(model, example, any_size=plan.objective != Classes.name)
+        write_program(program, path, signature_of(unwrap(model)))
+        _check_same(model, path, example)
     except NotWritten:
         raise
     except Exception as error:  # a folder without the file is better than none
         path.unlink(missing_ok=True)
         return first_line(error).replace(str(path), path.name)
     return None
+
+
+def _answers(path: Path, example: Inputs) -> Any:
+    """What a file gives: of operators that have no attackable form in ONNX Runtime."""
+    try:
+        network = StraightThrough(path)
+    except GdwsError:
+        return OnnxRuntime(path)(example)
+    return call_model(network, example)
+
+
+def _check_same(model: nn.Module, path: Path, example: Inputs) -> None:
+    """Refuse a file whose outputs are not the model's."""
+    with full_precision(), evaluating(model), torch.no_grad():
+        wanted = floats_in(call_model(model, place(example, *placement(model))))
+        given = floats_in(_answers(path, example))
+    tolerance = 1e-3 if placement(model)[1] == torch.float32 else 0.1
+    for found, own in zip(given, wanted, strict=True):
+        difference, largest = float((found.float() - own.float().cpu()).abs().max()), float(own.abs().max())
+        if not difference <= tolerance * max(1.0, largest):
+            raise GdwsError(f"the file differs from the model by {difference:.2g} in an output of at most {largest:.2g}")

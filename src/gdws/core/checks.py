@@ -6,16 +6,17 @@ from breaking this silently: images that were normalized twice, probabilities in
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from numbers import Integral
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from gdws.core.inputs import call_model
+from gdws.core.errors import GdwsError
+from gdws.core.inputs import Arguments, Inputs, call_model, tensors_of, with_gradients
 from gdws.core.reading.weights import dense
-from gdws.errors import GdwsError
 
 REPEATABLE, ASKED = 1e-3, 8
 """Share of the largest logit that answers may differ by when a model is asked again; and images that it is asked about, since
@@ -24,6 +25,8 @@ FLOATS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 INTEGERS = {torch.bool, torch.int8, torch.int16, torch.int32, torch.int64}
 INTEGERS |= {torch.uint8, torch.uint16, torch.uint32, torch.uint64}
 Batches = Iterable[Tensor | tuple[Tensor, Tensor] | list[Tensor]]
+AnyBatches = Iterable[Any]
+"""Batches of whatever a network is called with, alone or with targets (`unpack_inputs`)."""
 
 
 def is_count(value: object, least: int = 0) -> bool:
@@ -67,14 +70,41 @@ def classes(labels: Tensor, count: int) -> Tensor:
     return whole
 
 
-def checked_logits(model: nn.Module, images: Tensor, labels: Tensor | None = None) -> Tensor:
-    """model(images), which must be finite logits with a class for every label."""
-    logits = call_model(model, images)
+def unpack_inputs(batch: Any) -> tuple[Inputs, Tensor | None]:
+    """(inputs, targets or None) of a batch as a DataLoader gives it: a tensor, a dictionary of arguments or Arguments, alone or
+    in a pair with targets, which may be of any kind."""
+    inputs, targets = batch, None
+    if isinstance(batch, tuple | list):
+        if len(batch) != 2 or not isinstance(batch[1], Tensor):
+            raise GdwsError(
+                f"a batch is a {type(batch).__name__} of {len(batch)}: expected a tensor, (inputs, targets) or a dictionary of "
+                "arguments, or gdws.Arguments(...) for a network that is called with several tensors"
+            )
+        inputs, targets = batch
+    if isinstance(inputs, Mapping):
+        inputs = Arguments(**inputs)
+    if not isinstance(inputs, Tensor | Arguments):
+        raise GdwsError(
+            f"a batch is a {type(inputs).__name__}: expected a tensor, a dictionary of arguments, or (inputs, targets)"
+        )
+    for value in tensors_of(inputs):
+        if value.layout != torch.strided or value.is_meta or value.ndim == 0 or value.numel() == 0:
+            kind = "meta" if value.is_meta else value.layout
+            raise GdwsError(f"a batch holds a {kind} tensor {tuple(value.shape)}: expected values, with a row for every sample")
+        if value.is_floating_point() and not bool(value.isfinite().all()):
+            raise GdwsError("a batch holds NaN or infinite values: expected finite numbers")
+    if targets is not None and len(targets) != len(inputs):
+        raise GdwsError(f"a batch has {len(inputs)} samples and {len(targets)} targets: expected a target for each")
+    return inputs, targets
+
+
+def check_logits(logits: Any, samples: int, labels: Tensor | None = None) -> None:
+    """Refuse what are no finite logits (B, classes) with a class for every label."""
     if isinstance(logits, Tensor) and logits.is_meta:
         raise GdwsError("the model is on the meta device, where tensors have no values: expected it on cpu or cuda")
-    if not isinstance(logits, Tensor) or logits.ndim != 2 or len(logits) != len(images) or logits.shape[1] == 0:
+    if not isinstance(logits, Tensor) or logits.ndim != 2 or len(logits) != samples or logits.shape[1] == 0:
         shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-        raise GdwsError(f"the model returned {shape} for {len(images)} images: expected logits ({len(images)}, classes)")
+        raise GdwsError(f"the model returned {shape} for {samples} images: expected logits ({samples}, classes)")
     values = logits.detach()
     if not bool(values.isfinite().all()):
         raise GdwsError("the model returned NaN or infinite logits: expected finite numbers (are its weights intact?)")
@@ -83,12 +113,28 @@ def checked_logits(model: nn.Module, images: Tensor, labels: Tensor | None = Non
         raise GdwsError("the model returned probabilities (rows >= 0 that sum to 1): expected logits, before softmax")
     if labels is not None and int(labels.max()) >= values.shape[1]:
         raise GdwsError(f"the model has {values.shape[1]} classes: expected more than label {int(labels.max())}")
-    return logits
 
 
-def check_repeatable(model: nn.Module, images: Tensor, labels: Tensor | None = None) -> None:
-    """Refuse a model whose answers are no logits, or are others when it is asked again: nothing measured of it would hold."""
-    spread = spread_when_asked_again(model, images, labels)
+def checked_logits(model: nn.Module, images: Tensor, labels: Tensor | None = None) -> Tensor:
+    """model(images), which must be finite logits with a class for every label."""
+    logits = call_model(model, images)
+    check_logits(logits, len(images), labels)
+    found: Tensor = logits
+    return found
+
+
+Answers = Callable[[Any], list[Tensor]]
+"""What a network answers to inputs: tensors with a row for every sample, checked."""
+
+
+def logits_of(model: nn.Module) -> Answers:
+    """The answers of a classifier."""
+    return lambda images: [checked_logits(model, images)]
+
+
+def check_repeatable(answers: Answers, inputs: Inputs) -> None:
+    """Refuse a model whose answers are others when it is asked again: nothing measured of it would hold."""
+    spread = spread_when_asked_again(answers, inputs)
     if spread > REPEATABLE:
         raise GdwsError(
             f"the model answers the same images differently when asked again, by {spread:.1g} of its largest logit: "
@@ -96,23 +142,28 @@ def check_repeatable(model: nn.Module, images: Tensor, labels: Tensor | None = N
         )
 
 
-def spread_when_asked_again(model: nn.Module, images: Tensor, labels: Tensor | None = None) -> float:
-    """How far the logits of the same images are apart in two passes, as a share of the largest."""
+def spread_when_asked_again(answers: Answers, inputs: Inputs) -> float:
+    """How far the answers to the same inputs are apart in two passes, as a share of the largest of each tensor."""
     with torch.no_grad():
-        once, again = (checked_logits(model, images, labels).float() for _ in range(2))
-    return float((once - again).abs().max() / once.abs().max().clamp_min(torch.finfo(torch.float32).tiny))
+        once, again = answers(inputs), answers(inputs)
+    if [value.shape for value in once] != [value.shape for value in again]:
+        return float("inf")
+    smallest = torch.finfo(torch.float32).tiny
+    pairs = zip(once, again, strict=True)
+    return max(float((a.float() - b.float()).abs().max() / a.float().abs().max().clamp_min(smallest)) for a, b in pairs)
 
 
-def check_differentiable(model: nn.Module, image: Tensor) -> None:
-    """Refuse a model whose logits have no gradient graph back to the image (1, C, H, W): nothing could be attacked or
-    measured through it."""
-    x = image.detach().clone().requires_grad_(True)
+def check_differentiable(answers: Answers, sample: Inputs) -> None:
+    """Refuse a model whose answers have no gradient graph back to the sample: nothing could be attacked or measured
+    through it."""
+    x = with_gradients(sample)
     with torch.enable_grad():
-        logits = checked_logits(model, x)
-        gradient = torch.autograd.grad(logits.sum(), x, allow_unused=True)[0] if logits.requires_grad else None
-    if gradient is None:
+        moving = [value.sum() for value in answers(x) if value.requires_grad]
+        wanted = [value for value in tensors_of(x) if value.requires_grad]
+        gradients = torch.autograd.grad(moving, wanted, allow_unused=True) if moving and wanted else ()
+    if all(gradient is None for gradient in gradients):
         raise GdwsError(
-            "the model detaches its logits from the images: expected gradients to pass through it (no detach, no no_grad)"
+            "the model detaches its outputs from the images: expected gradients to pass through it (no detach, no no_grad)"
         )
 
 

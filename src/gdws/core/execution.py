@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 import torch
 from torch import Tensor, nn
 
-from gdws.errors import GdwsError, first_line
+from gdws.core.errors import GdwsError, first_line
 
 ATTEMPTS = 10
 """At copying a model that is in use."""

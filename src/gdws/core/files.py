@@ -30,7 +30,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from gdws.errors import GdwsError
+from gdws.core.errors import GdwsError
 
 CACHED = 2 * 10**9
 """Bytes that a cache folder holds at most: the statistics of a ResNet-18 are 0.5 GB."""

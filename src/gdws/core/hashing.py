@@ -21,19 +21,20 @@ import torch
 from torch import Tensor, nn
 
 from gdws.core.execution import own_copy, placement, private_copy
+from gdws.core.inputs import Inputs, call_model, floats_in, noise_like, place, tensors_of
 from gdws.core.reading.weights import dense
 
-PROBES, STEPS = 2, 1000
-"""Images that a network is asked about, and into how many steps its largest answer is divided."""
+PROBES, STEPS, ANSWERS = 2, 1000, 4096
+"""Samples that a network is asked about, into how many steps its largest answer is divided, and how many answers count."""
 LIBRARIES = {"torch", "numpy", *sys.stdlib_module_names}
 """Code of these is known by its name: it changes with the versions of packages, not with the network."""
 OF_EVERY_MODULE = set(vars(nn.Module()))
 """Attributes that all modules have: flags, and what is looked at by itself."""
 
 
-def network_identity(model: nn.Module, image_shape: tuple[int, ...]) -> str:
-    """Of all that a network holds, of its code, and of its answers to fixed noise of the shape (C, H, W)."""
-    return _digest([*_Description().network(model, with_weights=True), repr(_answers(model, image_shape))])
+def network_identity(model: nn.Module, example: Inputs) -> str:
+    """Of all that a network holds, of its code, and of its answers to fixed noise of the kind of `example`."""
+    return _digest([*_Description().network(model, with_weights=True), repr(_answers(model, example))])
 
 
 def architecture_identity(model: nn.Module) -> str:
@@ -66,10 +67,17 @@ def values_hash(values: Any) -> str:
     return _digest(_Description().value(values))
 
 
-def image_hashes(images: Tensor) -> tuple[str, ...]:
-    """A short hash of each image as bytes (N, C, H, W), to tell whether two sets of images overlap."""
-    pixels = images if images.dtype == torch.uint8 else (images * 255).round().to(torch.uint8)
-    return tuple(hashlib.blake2b(image.contiguous().numpy().tobytes(), digest_size=6).hexdigest() for image in pixels)
+def sample_hashes(inputs: Inputs) -> tuple[str, ...]:
+    """A short hash of each sample, to tell whether two sets overlap. Floats in [0, 1] count as bytes, as images are."""
+    return tuple(_sample_hash([value[row] for value in tensors_of(inputs)]) for row in range(len(inputs)))
+
+
+def _sample_hash(parts: list[Tensor]) -> str:
+    digest = hashlib.blake2b(digest_size=6)
+    for part in parts:
+        pixels = part.is_floating_point() and bool(((part >= 0) & (part <= 1)).all())
+        digest.update(_content((part * 255).round().to(torch.uint8) if pixels else part))
+    return digest.hexdigest()
 
 
 def _digest(parts: Iterable[str | bytes]) -> str:
@@ -89,14 +97,14 @@ def _content(value: Tensor) -> bytes:
     return plain.flatten().view(torch.uint8).numpy().tobytes() if plain.numel() else b""
 
 
-def _answers(model: nn.Module, image_shape: tuple[int, ...]) -> list[int] | str:
+def _answers(model: nn.Module, example: Inputs) -> list[int] | str:
     """What the network answers to noise, in steps of its largest answer; in float64, where it runs there."""
-    noise = torch.rand(PROBES, *image_shape, generator=torch.Generator().manual_seed(0))
+    noise = noise_like(example, PROBES, torch.Generator().manual_seed(0))
     for dtype in (torch.float64, None):
         try:
             probe = (private_copy(model) if dtype is None else own_copy(model, dtype)).eval()
             with torch.no_grad():
-                once, again = (probe(noise.to(*placement(probe))).double().cpu().flatten() for _ in range(2))
+                once, again = (_flat(call_model(probe, place(noise, *placement(probe)))) for _ in range(2))
         except Exception:  # whoever runs it next says what is wrong
             continue
         largest = float(once.abs().max()) if len(once) else 0.0
@@ -106,6 +114,12 @@ def _answers(model: nn.Module, image_shape: tuple[int, ...]) -> list[int] | str:
             return "random"
         return [round(STEPS * value / largest) if largest else 0 for value in once.tolist()]
     return "none"
+
+
+def _flat(output: Any) -> Tensor:
+    """The numbers of an output; of a large one some, at equal distances."""
+    numbers = torch.cat([value.double().cpu().flatten() for value in floats_in(output)])
+    return numbers[:: -(-len(numbers) // ANSWERS)]
 
 
 class _Description:

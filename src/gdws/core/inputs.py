@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from gdws.errors import GdwsError, first_line
+from gdws.core.errors import GdwsError, first_line
 
 
 class Arguments:
@@ -50,7 +50,7 @@ class Arguments:
         return [*(f"input{index}" for index in range(len(self.positional))), *self.named]
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Arguments:
-        """The same arguments, each changed."""
+        """The same arguments, each given to `change`."""
         return Arguments(*map(change, self.positional), **{name: change(value) for name, value in self.named.items()})
 
     def with_tensors(self, tensors: Sequence[Tensor]) -> Arguments:
@@ -59,6 +59,7 @@ class Arguments:
         return Arguments(*tensors[:count], **dict(zip(self.named, tensors[count:], strict=True)))
 
     def call(self, model: nn.Module) -> Any:
+        """What `model` gives for these arguments."""
         return model(*self.positional, **self.named)
 
     def __len__(self) -> int:
@@ -68,6 +69,7 @@ class Arguments:
         return self.map(lambda value: value[rows])
 
     def split(self, rows: int) -> list[Arguments]:
+        """Batches of so many `rows`; the last one may have fewer."""
         return [self[start : start + rows] for start in range(0, len(self), rows)]
 
 
@@ -91,6 +93,21 @@ def map_tensors(inputs: Inputs, change: Callable[[Tensor], Tensor]) -> Inputs:
 def place(inputs: Inputs, device: torch.device | str, dtype: torch.dtype) -> Inputs:
     """On a device, and floats in a type."""
     return map_tensors(inputs, lambda value: value.to(device, dtype if value.is_floating_point() else None))
+
+
+def with_gradients(inputs: Inputs) -> Inputs:
+    """The same values as leaves of a graph of gradients; integers as they are."""
+    return map_tensors(inputs, lambda value: value.detach().clone().requires_grad_(value.is_floating_point()))
+
+
+def noise_like(inputs: Inputs, count: int, generator: torch.Generator) -> Inputs:
+    """So many samples of seeded noise of the same shapes and types, floats in [0, 1]; integers are zero."""
+
+    def drawn(value: Tensor) -> Tensor:
+        shape = count, *value.shape[1:]
+        return torch.rand(shape, generator=generator) if value.is_floating_point() else value.new_zeros(shape)
+
+    return map_tensors(inputs, drawn)
 
 
 def concatenate(parts: Sequence[Inputs]) -> Inputs:

@@ -10,10 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.modules.lazy import LazyModuleMixin
+from torch.overrides import TorchFunctionMode
 
+from gdws.core.errors import GdwsError
 from gdws.core.execution import evaluating
-from gdws.core.inputs import call_model
-from gdws.errors import GdwsError
+from gdws.core.inputs import Inputs, call_model
 
 HOOKS = (
     *("_forward_pre_hooks", "_forward_pre_hooks_with_kwargs"),
@@ -48,13 +50,13 @@ class Site:
 
 def find_convolutions(
     model: nn.Module,
-    example: Tensor,
+    example: Inputs,
     *,
     exclude: Sequence[str] = (),
     keep_first: bool = True,
     keep_1x1: bool = True,
 ) -> list[Site]:
-    """Every nn.Conv2d in the order in which they first run on `example` (B, C, H, W), with the reason to keep it dense.
+    """Every nn.Conv2d in the order in which they first run on `example`, with the reason to keep it dense.
 
     exclude: shell patterns of module names. The paper keeps the first and all 1x1 convolutions; so does the default.
     """
@@ -102,6 +104,57 @@ def find_convolutions(
 
     ordered = [*maps, *(conv for conv in names if conv not in maps)]
     return [Site(names[conv], conv, maps.get(conv, ()), reason(conv)) for conv in ordered]
+
+
+OTHER_KINDS = {
+    nn.ConvTranspose2d: "a transposed convolution",
+    nn.Conv1d: "a convolution in one dimension",
+    nn.Conv3d: "a convolution in three dimensions",
+    nn.ConvTranspose1d: "a transposed convolution in one dimension",
+    nn.ConvTranspose3d: "a transposed convolution in three dimensions",
+}
+"""Convolutions that stay as they are, and why."""
+AS_FUNCTIONS = "convolutions called as functions"
+
+
+class _Functions(TorchFunctionMode):
+    """Counts the convolutions that run, called as functions or by modules."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        self.calls += function in (torch.conv1d, torch.conv2d, torch.conv3d, torch.conv_transpose2d)
+        return function(*args, **(kwargs or {}))
+
+
+def other_convolutions(model: nn.Module, example: Inputs) -> dict[str, str]:
+    """Convolutions that are no nn.Conv2d, by name, and why they stay as they are; those called as functions are counted."""
+    found = {
+        name: reason
+        for name, module in model.named_modules()
+        for kind, reason in OTHER_KINDS.items()
+        if isinstance(module, kind) and not isinstance(module, LazyModuleMixin)
+    }
+    by_modules = 0
+
+    def count(*_: Any) -> None:
+        nonlocal by_modules
+        by_modules += 1
+
+    kinds = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose2d)
+    handles = [module.register_forward_hook(count) for module in model.modules() if isinstance(module, kinds)]
+    try:
+        with evaluating(model), torch.no_grad(), _Functions() as functions:
+            call_model(model, example[:1])
+    finally:
+        for handle in handles:
+            handle.remove()
+    if functions.calls > by_modules:
+        found[AS_FUNCTIONS] = f"{functions.calls - by_modules} calls that no nn.Conv2d makes, which are not seen"
+    return found
 
 
 def why_not_plain(conv: nn.Conv2d) -> str | None:

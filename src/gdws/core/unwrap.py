@@ -18,8 +18,8 @@ from torch.nn.utils import parametrize, prune
 from torch.nn.utils.spectral_norm import SpectralNorm, SpectralNormLoadStateDictPreHook, remove_spectral_norm
 from torch.nn.utils.weight_norm import WeightNorm, remove_weight_norm
 
+from gdws.core.errors import GdwsError
 from gdws.core.execution import evaluating, own_copy
-from gdws.errors import GdwsError
 
 AROUND = ("module", "_orig_mod")
 """Where DataParallel and torch.compile have the network."""

@@ -1,4 +1,4 @@
-"""Images with labels by name: demo, cifar10:DIR, svhn:DIR, imagefolder:DIR or npz:FILE (docs/reference/data-formats.md).
+"""Data by name, with labels or without (docs/reference/data-formats.md).
 
 Pixels stay bytes, in memory or in files. A Dataset gives them out as floats in [0, 1].
 """
@@ -11,27 +11,30 @@ from pathlib import Path
 
 from torch import Tensor
 
+from gdws.core.errors import GdwsError
+from gdws.core.inputs import Inputs
 from gdws.core.reading.limits import open_file
-from gdws.data import cifar, folder, npz, svhn
+from gdws.data import cifar, folder, npy, npz, pictures, svhn
 from gdws.data.dataset import Dataset, Stored
-from gdws.errors import GdwsError
 
 __all__ = ["NAMES", "Dataset", "load"]
 
-NAMES = "demo, cifar10:DIR, svhn:DIR, imagefolder:DIR or npz:FILE"
+NAMES = "demo, cifar10:DIR, svhn:DIR, imagefolder:DIR, images:DIR, npy:FILE or npz:FILE"
 """The names that `load` knows, as messages list them."""
 
 
 def load(name: str, split: str, *, labels: bool = True) -> Dataset:
-    """Load the images and labels of one split of a data set.
+    """Load one split of a data set: images with labels, or other samples of a network.
 
     name   "demo": 500 training and 1,000 test images of CIFAR-10 that come with the package; "cifar10:DIR" or "svhn:DIR": the
            official files in a folder; "imagefolder:DIR": one folder of images for each class; "npz:FILE": arrays `images` and
-           `labels`. More in docs/reference/data-formats.md.
+           `labels`; "images:DIR" or "images:DIR,patches=96": any pictures, without labels; "npy:FILE": an array (N, ...) of any
+           type. More in docs/reference/data-formats.md.
     split  "train" or "test". Files and folders without splits serve as both.
-    labels whether they are needed; if not, an .npz file may have images alone, and a folder need have no folders of classes.
+    labels whether they are needed; if not, an .npz file may have images alone, of any type and shape, or other arrays, which
+           are the arguments of a network by name; and a folder need have no folders of classes.
 
-    Returns a Dataset. The images of a folder are decoded when they are read, the others are in memory. Raises GdwsError when
+    Returns a Dataset. What lies in a folder or an .npy file is read in parts, all else is in memory. Raises GdwsError when
     the name or the split is unknown, or when files are missing or not as they should be.
 
     >>> from gdws import data
@@ -50,7 +53,7 @@ def load(name: str, split: str, *, labels: bool = True) -> Dataset:
         raise GdwsError(f"cannot read {error.filename or name}: {error.strerror or error}, expected {NAMES}") from None
 
 
-def _read(name: str, split: str, labels: bool) -> tuple[Tensor | Stored, Tensor | None]:
+def _read(name: str, split: str, labels: bool) -> tuple[Inputs | Stored, Tensor | None]:
     kind, _, location = name.partition(":")
     path = Path(location)
     if kind == "demo" and not location:
@@ -62,6 +65,10 @@ def _read(name: str, split: str, labels: bool) -> tuple[Tensor | Stored, Tensor 
         return svhn.read(path, split)
     if kind == "imagefolder" and location:
         return folder.read(path, split, labels)
+    if kind == "images" and location:
+        return pictures.read(location, split), None
+    if kind == "npy" and location:
+        return npy.read(path), None
     if kind == "npz" and location:
         if not path.is_file():
             raise GdwsError(f"there is no file {path}: expected an .npz with arrays `images` and `labels`")

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gdws.core.errors import GdwsError
 from gdws.core.reading.limits import Bounded, open_file, read_file
 from gdws.core.reading.pickles import BoundedUnpickler
-from gdws.errors import GdwsError
 
 ARCHIVE = "cifar-10-python.tar.gz"
 INSIDE = "cifar-10-batches-py"

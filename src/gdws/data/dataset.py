@@ -1,4 +1,4 @@
-"""Images, mostly with labels: batches, parts and splits of them, the same on every machine."""
+"""Samples, mostly images with labels: batches, parts and splits of them, the same on every machine."""
 
 from __future__ import annotations
 
@@ -11,30 +11,43 @@ import torch
 from torch import Tensor
 
 from gdws.core.checks import check_seed, classes, is_count, unpack_batch
-from gdws.errors import GdwsError
+from gdws.core.errors import GdwsError
+from gdws.core.inputs import Arguments, Inputs, map_tensors
+
+MOST_VALUES = 3 * 2**23
+"""In a batch of what lies in files: eight images of 1,024 x 1,024 pixels. One sample may have more."""
 
 
 class Stored(Protocol):
-    """Images that are not in memory: they can be counted, chosen from, and read as uint8 (N, 3, H, W)."""
+    """Samples that are not in memory: they can be counted, chosen from, and read."""
 
     def __len__(self) -> int: ...
 
     def __getitem__(self, chosen: slice | Tensor) -> Self: ...
 
-    def read(self) -> Tensor: ...
+    def batches(self, size: int) -> Iterator[slice]:
+        """Which share a batch: at most `size` of one shape, one after the other."""
+        ...
+
+    def read(self) -> Tensor:
+        """All of them: images, uint8 (N, C, H, W), or values of another type (N, ...)."""
+        ...
 
 
 class Dataset:
-    """Images with a label each, or without labels.
+    """Images with a label each, or without labels; or other samples that a network takes.
 
-    Iterating gives batches of (float images (B, 3, H, W) in [0, 1], int64 labels (B,)), or of images alone.
+    Iterating gives batches of (float images (B, C, H, W) in [0, 1], int64 labels (B,)), or of images alone. Samples of any
+    other type than uint8 come out as they are.
 
     name        what messages call it.
-    images      uint8 (N, 3, H, W), or images in files, which are read batch by batch every time.
+    images      uint8 (N, C, H, W); or values of another type (N, ...); or several arguments of a network; or samples in files,
+                which are read batch by batch every time.
     labels      integers (N,), the classes, which count from 0.
-    batch_size  images in a batch; the last one may have fewer.
+    batch_size  samples in a batch; the last one may have fewer, and so may those of samples in files that have several shapes
+                or are large.
 
-    len() counts images. Raises GdwsError when there are no images, or not one label for each.
+    len() counts samples. Raises GdwsError when there are none, or not one label for each.
 
     >>> import torch
     >>> from gdws import data
@@ -43,11 +56,11 @@ class Dataset:
     [(2, 3, 8, 8), (2, 3, 8, 8), (1, 3, 8, 8)]
     """
 
-    def __init__(self, name: str, images: Tensor | Stored, labels: Tensor | None, batch_size: int = 100) -> None:
+    def __init__(self, name: str, images: Inputs | Stored, labels: Tensor | None, batch_size: int = 100) -> None:
         if (isinstance(images, Tensor) and images.ndim == 0) or len(images) == 0:
             raise GdwsError(f"{name} holds no images: expected at least one")
-        if isinstance(images, Tensor) and (images.dtype != torch.uint8 or images.ndim != 4):
-            raise GdwsError(f"the images of {name} are {images.dtype} {tuple(images.shape)}: expected uint8 (N, 3, H, W)")
+        if isinstance(images, Tensor) and images.dtype == torch.uint8 and images.ndim != 4:
+            raise GdwsError(f"the images of {name} are {images.dtype} {tuple(images.shape)}: expected uint8 (N, C, H, W)")
         if labels is not None and labels.ndim > 0 and len(images) != len(labels):
             raise GdwsError(f"{name} has {len(images)} images and {len(labels)} labels: expected a label for each image")
         labels = None if labels is None else classes(labels, len(images))
@@ -58,8 +71,18 @@ class Dataset:
 
     @property
     def images(self) -> Tensor:
-        """All images, uint8 (N, 3, H, W). Those in files are all decoded now: `take` a part of a large data set first."""
-        return self._source if isinstance(self._source, Tensor) else self._source.read()
+        """All images, uint8 (N, C, H, W), or samples of another type.
+
+        Those in files are all read now: `take` a part of a large data set first. Raises GdwsError when they are of several
+        sizes, or when a sample is several arguments.
+        """
+        found = self._read()
+        if isinstance(found, Arguments):
+            raise GdwsError(f"{self.name} holds the arguments {', '.join(found.names)}: expected images, or to be iterated")
+        return found
+
+    def _read(self) -> Inputs:
+        return self._source if isinstance(self._source, Tensor | Arguments) else self._source.read()
 
     @property
     def labels(self) -> Tensor:
@@ -81,6 +104,9 @@ class Dataset:
         pairs = [unpack_batch(batch) for batch in batches]
         if not pairs or any(labels is None for _, labels in pairs):
             raise GdwsError(f"{name} has batches without labels, or none at all: expected (images, labels)")
+        shapes = list(dict.fromkeys(tuple(images.shape[1:]) for images, _ in pairs))
+        if len(shapes) > 1:
+            raise GdwsError(f"{name} has images {shapes[0]} and {shapes[1]}: expected one size")
         images = torch.cat([(images.detach().cpu() * 255).round().to(torch.uint8) for images, _ in pairs])
         return cls(name, images, torch.cat([labels.cpu().long() for _, labels in pairs if labels is not None]), batch_size)
 
@@ -91,13 +117,18 @@ class Dataset:
     @property
     def number_of_batches(self) -> int:
         """How many batches one pass over the images gives."""
-        return -(-len(self) // self.batch_size)
+        return sum(1 for _ in self._batches())
 
     def __iter__(self) -> Iterator[Any]:
-        for start in range(0, len(self), self.batch_size):
-            part = self.select(slice(start, start + self.batch_size))
-            images = part.images.float() / 255
-            yield images if part._labels is None else (images, part._labels)
+        for rows in self._batches():
+            part = self.select(rows)
+            inputs = map_tensors(part._read(), _as_floats)
+            yield inputs if part._labels is None else (inputs, part._labels)
+
+    def _batches(self) -> Iterator[slice]:
+        if isinstance(self._source, Tensor | Arguments):
+            return even_batches(len(self), self.batch_size)
+        return self._source.batches(self.batch_size)
 
     def take(self, count: int | None, batch_size: int | None = None) -> Dataset:
         """The first `count` images, or all of them with None.
@@ -117,10 +148,12 @@ class Dataset:
     def select(self, chosen: slice | Tensor) -> Dataset:
         """Some of the images, as another Dataset: `chosen` is a slice, or indices int64 (n,) whose order is kept."""
         labels = None if self._labels is None else self._labels[chosen]
-        return Dataset(self.name, self._source[chosen], labels, self.batch_size)
+        source = self._source
+        part = source.map(lambda value: value[chosen]) if isinstance(source, Arguments) else source[chosen]
+        return Dataset(self.name, part, labels, self.batch_size)
 
     def split(self, count: int, seed: int = 0) -> tuple[Dataset, Dataset]:
-        """Hold some images apart at random, as many of each class as there are enough of.
+        """Hold some images apart at random, as many of each class as there are enough of; any, without labels.
 
         count  images to hold apart.
         seed   of the draw, which is the same on every machine.
@@ -132,9 +165,18 @@ class Dataset:
             raise GdwsError(
                 f"{count} of the {len(self)} images of {self.name} were to be held apart: expected at least 1, not all"
             )
-        order = balanced_order(self.labels.tolist(), seed)
+        order = balanced_order([0] * len(self) if self._labels is None else self._labels.tolist(), seed)
         held, rest = torch.tensor(sorted(order[:count])), torch.tensor(sorted(order[count:]))
         return self.select(rest), self.select(held)
+
+
+def even_batches(count: int, size: int) -> Iterator[slice]:
+    """So many samples in batches of one size; the last one may be smaller."""
+    return (slice(start, start + size) for start in range(0, count, size))
+
+
+def _as_floats(value: Tensor) -> Tensor:
+    return value.float() / 255 if value.dtype == torch.uint8 else value
 
 
 def balanced_order(labels: Sequence[int], seed: int = 0) -> list[int]:

@@ -14,10 +14,10 @@ from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
+from gdws.core.errors import GdwsError
 from gdws.core.progress import track
 from gdws.core.reading.limits import open_file
 from gdws.data import cifar
-from gdws.errors import GdwsError
 
 BYTES_AT_ONCE = 2**20
 """Bytes read at a time: 1 MiB, as the progress bar counts."""

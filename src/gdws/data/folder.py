@@ -6,37 +6,27 @@ Images are decoded when they are read: ImageNet does not fit into memory.
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image, ImageFile
+from PIL import Image
 from torch import Tensor
 
+from gdws.core.errors import GdwsError
 from gdws.core.progress import track
-from gdws.core.reading.limits import BYTES_A_PIXEL, check_bytes, open_file
-from gdws.data.dataset import balanced_order
-from gdws.errors import GdwsError
-
-SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
-
-FORMATS = ("JPEG", "PNG", "BMP", "PPM", "TIFF", "WEBP")
-"""What Pillow reads here, whatever the name ends in: some others of its readers run programs."""
+from gdws.core.reading.limits import BYTES_A_PIXEL, check_bytes
+from gdws.data.dataset import balanced_order, even_batches
+from gdws.data.picture_files import SUFFIXES, decoded, files_below, leads_back, size_of
 
 SMALL = 64
 """Images of one size, with no side above this, come out as they are."""
 
 SHORTER, CROP = 256, 224
 """All others: the shorter side is resized to the first, and a square of the second cut from the center."""
-
-LARGE = 4 * 2**20
-"""Images of more pixels are decoded one at a time."""
-_DECODING = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -53,49 +43,18 @@ class Files:
         indices = range(len(self.paths))[chosen] if isinstance(chosen, slice) else chosen.tolist()
         return replace(self, paths=tuple(self.paths[index] for index in indices))
 
+    def batches(self, size: int) -> Iterator[slice]:
+        return even_batches(len(self), size)
+
     def read(self) -> Tensor:
         """uint8 (N, 3, H, W), decoded in threads: Pillow lets go of the interpreter while it decodes."""
         with ThreadPoolExecutor() as threads:
-            decoded = list(threads.map(self._decoded, self.paths))
-        return torch.from_numpy(np.stack(decoded)).permute(0, 3, 1, 2).contiguous()
+            pixels = list(threads.map(self._pixels, self.paths))
+        return torch.from_numpy(np.stack(pixels)).permute(0, 3, 1, 2).contiguous()
 
-    def _decoded(self, path: Path) -> np.ndarray:
-        with _opened(path, "a whole image of 8 bits a channel") as image, _DECODING if _is_large(image) else nullcontext():
-            if deep := _deep_mode(image):
-                raise ValueError(f"its pixels have mode {deep}")
-            see_through = image.mode == "P" and "transparency" in image.info  # Pillow warns of a direct way
-            colours = (image.convert("RGBA") if see_through else image).convert("RGB")
+    def _pixels(self, path: Path) -> np.ndarray:
+        with decoded(path) as colours:
             return np.asarray(_centre(colours, path) if self.resized else colours)
-
-
-@contextmanager
-def _opened(path: Path, expected: str) -> Iterator[ImageFile.ImageFile]:
-    """An image of one of the FORMATS whose header is read, and which is not too large to be decoded."""
-    try:
-        with open_file(path) as file, Image.open(file, formats=FORMATS) as image:
-            check_bytes(path, BYTES_A_PIXEL * image.width * image.height, path.stat().st_size)
-            yield image
-    except GdwsError:
-        raise
-    except Exception as error:  # Pillow's decoders fail in many ways
-        raise GdwsError(f"{path} cannot be decoded ({error}): expected {expected}") from None
-
-
-def _is_large(image: Image.Image) -> bool:
-    return image.width * image.height > LARGE
-
-
-def _deep_mode(image: ImageFile.ImageFile) -> str | None:
-    """How the file has its pixels, if in more than 8 bits a channel; Pillow makes 8 bits of colors without a word."""
-    if image.mode.startswith(("I", "F")):
-        return image.mode
-    for tile in image.tile:
-        for value in tile[3] if isinstance(tile[3], tuple) else (tile[3],):
-            if isinstance(value, str) and ";16" in value:
-                return value
-        if tile[0].startswith("ppm") and isinstance(tile[3], tuple) and tile[3][-1] > 255:
-            return f"{image.mode} up to {tile[3][-1]}"
-    return None
 
 
 def read(folder: Path, split: str, needed: bool = True) -> tuple[Files, Tensor | None]:
@@ -109,7 +68,7 @@ def read(folder: Path, split: str, needed: bool = True) -> tuple[Files, Tensor |
     root, classes = _split(folder, split)
     paths, labels = list[Path](), list[int]()
     for label, name in enumerate(classes):
-        found = _images(root / name) if (root / name).is_dir() else []
+        found = files_below(root / name) if (root / name).is_dir() else []
         paths += found
         labels += [label] * len(found)
     if not paths:
@@ -123,9 +82,9 @@ def _without_classes(folder: Path, split: str) -> list[Path]:
     """Images that lie in the folder itself, or in that of the split beside the other's; none where there are classes."""
     train, test, val = (folder / part for part in ("train", "test", "val"))
     if not any(part.is_dir() for part in (train, test, val)):
-        return [] if _classes(folder) else _images(folder)
+        return [] if _classes(folder) else files_below(folder)
     root = train if split == "train" else test if test.is_dir() else val
-    return [] if _classes(root) else _images(root)
+    return [] if _classes(root) else files_below(root)
 
 
 def _split(folder: Path, split: str) -> tuple[Path, list[str]]:
@@ -152,49 +111,16 @@ def _classes(folder: Path) -> list[str]:
         return []
     with os.scandir(folder) as entries:
         inside = [entry for entry in entries if entry.is_dir() and not entry.name.startswith(".")]
-    return sorted(entry.name for entry in inside if not (entry.is_symlink() and _leads_back(entry.path, folder)))
-
-
-def _images(folder: Path) -> list[Path]:
-    """Image files at any depth, sorted. Links are followed, but nothing is taken twice, and so none leads round in a circle."""
-    images, linked, visited = list[Path](), list[Path](), set[str]()
-    places, linked_places = [str(folder)], list[str]()
-    while places or linked_places:
-        place = (places or linked_places).pop()
-        if (real := os.path.realpath(place)) in visited:
-            continue
-        visited.add(real)
-        with os.scandir(place) as entries:
-            for entry in entries:
-                if entry.is_dir(follow_symlinks=False):
-                    places.append(entry.path)
-                elif entry.is_symlink() and os.path.isdir(entry.path):
-                    if not _leads_back(entry.path, folder):
-                        linked_places.append(entry.path)
-                elif entry.name.lower().endswith(SUFFIXES) and not entry.name.startswith("."):
-                    (linked if entry.is_symlink() else images).append(Path(entry.path))
-    known = {os.path.realpath(path) for path in images} if linked else set()
-    for path in sorted(linked):
-        if (real := os.path.realpath(path)) not in known:
-            known.add(real)
-            images.append(path)
-    return sorted(images)
-
-
-def _leads_back(link: str, folder: Path) -> bool:
-    """Whether a link leads to the folder or to one that holds it."""
-    target, real = os.path.realpath(link), os.path.realpath(folder)
-    return os.path.commonpath([target, real]) == target
+    return sorted(entry.name for entry in inside if not (entry.is_symlink() and leads_back(entry.path, folder)))
 
 
 def _alike_and_small(paths: Sequence[Path]) -> bool:
     """Whether all images have one small size. Headers are read until one says no: for photographs, the first."""
     sizes = set[tuple[int, int]]()
     for path in track(paths, "image sizes"):
-        with _opened(path, "an image") as image:
-            sizes.add(image.size)
-            if len(sizes) > 1 or max(image.size) > SMALL:
-                return False
+        sizes.add(size := size_of(path))
+        if len(sizes) > 1 or max(size) > SMALL:
+            return False
     return True
 
 

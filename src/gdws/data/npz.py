@@ -1,9 +1,8 @@
-"""Arrays `images` and `labels` in an .npz file, or those with the split in front of their names."""
+"""Arrays in an .npz file: `images` and `labels`, or arguments of a network by their names; or each with the split in front."""
 
 from __future__ import annotations
 
 import io
-import math
 import os
 import zipfile
 
@@ -11,60 +10,100 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gdws.core.errors import GdwsError
+from gdws.core.inputs import Arguments, Inputs
 from gdws.core.reading.limits import check_bytes
-from gdws.errors import GdwsError
+from gdws.data.npy import images_of, read_header, tensor_of
 
 AT_ONCE, BYTES_A_PIXEL = 50, 320
 """Images that commands work on together, and a third of what the embedded network then takes for each of their pixels."""
 
 
-def read(file: io.BufferedIOBase, name: str, split: str, needed: bool) -> tuple[Tensor, Tensor | None]:
-    """Images, uint8 (N, 3, H, W), and labels, int64 (N,), if there are any. needed: the labels."""
-    images, labels = _arrays(file, name, split, needed)
-    if images.ndim != 4 or images.shape[-1] != 3 or images.dtype != np.uint8 or 0 in images.shape[1:]:
-        raise GdwsError(f"{name} has images of shape {images.shape} and type {images.dtype}: expected (N, H, W, 3) uint8")
-    together = min(len(images), AT_ONCE)
-    check_bytes(f"{together} images of {name} at a time", BYTES_A_PIXEL * together * images.shape[1] * images.shape[2])
-    pixels = torch.from_numpy(images.transpose(0, 3, 1, 2).copy())
+def read(file: io.BufferedIOBase, name: str, split: str, needed: bool) -> tuple[Inputs, Tensor | None]:
+    """Images, uint8 (N, C, H, W), and labels, int64 (N,), if there are any. needed: the labels.
+
+    Where no labels are needed, images may be of any type and shape (N, ...), and without an array of that name all arrays are
+    arguments of a network.
+    """
+    arrays = _arrays(file, name, split, needed)
+    labels = arrays.pop("labels", None)
+    inputs = _images(arrays["images"], name, needed) if "images" in arrays else _arguments(arrays, name)
     if labels is None:
-        return pixels, None
-    if labels.shape != (len(images),) or labels.dtype.kind not in "iu" or not ((labels >= 0) & (labels < 2**31)).all():
+        return inputs, None
+    if labels.shape != (len(inputs),) or labels.dtype.kind not in "iu" or not ((labels >= 0) & (labels < 2**31)).all():
         raise GdwsError(
-            f"{name} has labels of shape {labels.shape} and type {labels.dtype}: expected {len(images)} integers from 0"
+            f"{name} has labels of shape {labels.shape} and type {labels.dtype}: expected {len(inputs)} integers from 0"
         )
-    return pixels, torch.from_numpy(labels.astype(np.int64))
+    return inputs, torch.from_numpy(labels.astype(np.int64))
 
 
-def _arrays(file: io.BufferedIOBase, name: str, split: str, needed: bool) -> tuple[np.ndarray, np.ndarray | None]:
-    """What they unpack to is known before they are unpacked."""
+def _images(images: np.ndarray, name: str, needed: bool) -> Tensor:
+    if images.dtype == np.uint8 and images.ndim in (3, 4) and 0 not in images.shape[1:]:
+        pixels = images_of(images)
+        together = min(len(pixels), AT_ONCE)
+        size = pixels.shape[2] * pixels.shape[3]
+        check_bytes(f"{together} images of {name} at a time", BYTES_A_PIXEL * together * size)
+        return pixels
+    if needed or images.dtype == np.uint8:
+        raise GdwsError(
+            f"{name} has images of shape {images.shape} and type {images.dtype}: expected (N, H, W, C) or (N, C, H, W) uint8"
+        )
+    return tensor_of(images, f"the array images of {name}")
+
+
+def _arguments(arrays: dict[str, np.ndarray], name: str) -> Arguments:
+    for argument, array in arrays.items():
+        if not argument.isidentifier() or argument == "self":
+            raise GdwsError(f"{name} has an array {argument!r}: expected the names of arguments that a network is called with")
+        if array.ndim == 0:
+            raise GdwsError(f"{name} has a single number in {argument}: expected a row for each sample")
+    counts = {argument: len(array) for argument, array in arrays.items()}
+    if len(set(counts.values())) > 1:
+        counted = ", ".join(f"{count} rows in {argument}" for argument, count in counts.items())
+        raise GdwsError(f"{name} has {counted}: expected arguments of one number of samples")
+    return Arguments(**{argument: tensor_of(array, f"the array {argument} of {name}") for argument, array in arrays.items()})
+
+
+def _arrays(file: io.BufferedIOBase, name: str, split: str, needed: bool) -> dict[str, np.ndarray]:
+    """By names without the split. What they unpack to is known before they are unpacked."""
     size = file.seek(0, os.SEEK_END)
     try:
         with zipfile.ZipFile(file) as archive:  # np.load would also take a single array
-            names = archive.namelist()
-            prefix = "" if "images.npy" in names else f"{split}_"
-            wanted = [f"{prefix}images", *([f"{prefix}labels"] if needed or f"{prefix}labels.npy" in names else [])]
-            check_bytes(name, sum(_unpacked(archive, f"{part}.npy") for part in wanted), size)
+            wanted = _wanted([member.removesuffix(".npy") for member in archive.namelist()], split, needed)
+            check_bytes(name, sum(_unpacked(archive, f"{part}.npy") for part in wanted.values()), size)
         file.seek(0)
         with np.load(file, allow_pickle=False) as arrays:
-            found = [arrays[part] for part in wanted]
+            return {called: arrays[part] for called, part in wanted.items()}
     except GdwsError:
         raise
     except Exception as error:  # a broken archive fails in many ways
         raise GdwsError(
             f"{name} is not an .npz file with arrays `images` and `labels`, or `{split}_images` and `{split}_labels`: {error}"
         ) from None
-    return found[0], found[1] if len(found) > 1 else None
+
+
+def _wanted(names: list[str], split: str, needed: bool) -> dict[str, str]:
+    """Which arrays of the file are read, and as what: images with labels, or arguments."""
+    if needed or not {"images", "train_images", "test_images"}.isdisjoint(names):
+        prefix = "" if "images" in names else f"{split}_"
+        return {part: prefix + part for part in ("images", "labels") if prefix + part in names or part == "images" or needed}
+    if names and all(name.startswith(("train_", "test_")) for name in names):
+        prefix = f"{split}_"
+        names = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
+    else:
+        prefix = ""
+    if not set(names) - {"labels"}:
+        raise ValueError("there are no arrays of the kind")
+    return {name: prefix + name for name in names}
 
 
 def _unpacked(archive: zipfile.ZipFile, name: str) -> int:
     """Bytes that a member unpacks to, which must be those of its array: NumPy asks for as much memory as the array claims."""
     size = archive.getinfo(name).file_size
     with archive.open(name) as member:
-        version = np.lib.format.read_magic(member)
-        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, _, kind = read(member)
-        if kind.hasobject:
+        header = read_header(member)
+        if header.kind.hasobject:
             raise ValueError(f"{name} holds objects")
-        if math.prod(shape) * kind.itemsize != size - member.tell():
-            raise ValueError(f"{name} claims an array of shape {shape} and has {size:,} bytes")
+        if header.bytes != size - header.start:
+            raise ValueError(f"{name} claims an array of shape {header.shape} and has {size:,} bytes")
     return size

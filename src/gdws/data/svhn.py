@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gdws.core.errors import GdwsError
 from gdws.core.reading.limits import check_bytes, max_bytes, read_file
-from gdws.errors import GdwsError
 
 HEADER = 128
 """Bytes before the first element: text, version, and the letters IM in a little-endian file."""

@@ -18,6 +18,7 @@ from torch.fx import GraphModule, Node
 from torch.nn import functional as F
 
 from gdws.core.checks import unpack_batch
+from gdws.core.errors import GdwsError, first_line
 from gdws.core.execution import at_least_float32, evaluating, full_precision, placement
 from gdws.core.progress import track
 from gdws.deploy.cuda_graph import TYPES, GraphedModel, check_graphed
@@ -27,8 +28,7 @@ from gdws.deploy.fx.graph import convolution_arguments, functional_graph, only_r
 from gdws.deploy.fx.pad_channels import pad_channels, to_tile
 from gdws.deploy.fx.widen_columns import widen_columns
 from gdws.deploy.inductor import MAX_AUTOTUNE, available, back_to_back_timing
-from gdws.deploy.onnx import trace_model
-from gdws.errors import GdwsError, first_line
+from gdws.deploy.tracing import trace_model
 
 aten = torch.ops.aten
 BATCHES = 8

@@ -6,13 +6,16 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
+from gdws.core.errors import GdwsError
 from gdws.core.execution import placement
+from gdws.core.inputs import Inputs, call_model, place, tensors_of
 from gdws.core.progress import track
-from gdws.errors import GdwsError
 
 PAPER = (5_000, 10_000)
 """Warm-up and timed forward passes of the paper's protocol, at batch 1."""
@@ -48,13 +51,11 @@ class Timing:
         return self.batch / self.median
 
 
-def bench(
-    models: Mapping[str, Callable[[Tensor], Tensor]], example: Tensor, warmup: int = 20, repeats: int = 100
-) -> dict[str, Timing]:
+def bench(models: Mapping[str, Callable[..., Any]], example: Inputs, warmup: int = 20, repeats: int = 100) -> dict[str, Timing]:
     """Time forward passes of several models in turns, so that a busy machine disturbs all of them alike.
 
-    models   by name: modules, what gdws.compile gives, or any functions from images to logits.
-    example  images (B, C, H, W), the batch of every pass.
+    models   by name: modules, what gdws.compile gives, or any functions of inputs.
+    example  the batch of every pass: images (B, C, H, W), or gdws.Arguments of several tensors.
     warmup   passes of each model that are not counted.
     repeats  passes of each model that are.
 
@@ -73,13 +74,13 @@ def bench(
         raise GdwsError(f"warmup is {warmup} and repeats {repeats}: expected at least 0 and 1, and at most {MOST:,}")
     on_device = {name: inside for name, model in models.items() if (inside := getattr(model, "on_device", None)) is not None}
     models = {**models, **on_device}  # a module without a length is no truth value
-    inputs = {name: example.to(*placement(m)) if isinstance(m, nn.Module) else example for name, m in models.items()}
+    inputs = {name: place(example, *placement(m)) if isinstance(m, nn.Module) else example for name, m in models.items()}
     times: dict[str, list[float]] = {name: [] for name in models}
     square, steady = torch.rand(128, 128), []
     with torch.inference_mode():
         for step in track(range(warmup + repeats), "timing"):
             for name, model in models.items():
-                seconds = _second(model, inputs[name])
+                seconds = _second(partial(call_model, model) if isinstance(model, nn.Module) else model, inputs[name])
                 if step >= warmup:
                     times[name].append(seconds)
             seconds = _second(lambda x: x @ x, square)
@@ -108,17 +109,18 @@ def _quantile(taken: list[float], share: float) -> float:
     return float(torch.tensor(taken, dtype=torch.float64).quantile(share))
 
 
-def _second(model: Callable[[Tensor], Tensor], x: Tensor) -> float:
+def _second(model: Callable[..., Any], x: Inputs) -> float:
     """Seconds of the second of two passes: the first finds the caches full of another model's weights.
 
     A GPU is not waited for between the two, so that it does not wait for Python at the beginning of the second.
     """
-    if x.device.type != "cuda":
+    device = tensors_of(x)[0].device
+    if device.type != "cuda":
         model(x)
         start = time.perf_counter()
         model(x)
         return time.perf_counter() - start
-    with torch.cuda.device(x.device):  # events belong to the current device
+    with torch.cuda.device(device):  # events belong to the current device
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         model(x)
         begin.record()

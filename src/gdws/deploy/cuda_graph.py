@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from gdws.core.cuda_graphs import GraphedCallable
+from gdws.core.errors import GdwsError
 from gdws.core.execution import full_precision, placement
 from gdws.deploy.benchmark import bench
-from gdws.errors import GdwsError
 
 TYPES = {"float32": torch.float32, "float16": torch.float16}
 LAYOUTS = (torch.contiguous_format, torch.channels_last)

@@ -16,30 +16,42 @@ import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
-from gdws.core.checks import is_count, unpack_batch
+from gdws.core.checks import is_count
+from gdws.core.errors import GdwsError
 from gdws.core.execution import MOST_THREADS, evaluating, own_copy, placement
 from gdws.core.files import scratch_folder
-from gdws.core.inputs import call_model
+from gdws.core.inputs import Inputs, call_model, place
 from gdws.core.unwrap import unwrap
 from gdws.deploy.autotune import autotune, torch_compile
 from gdws.deploy.benchmark import bench
 from gdws.deploy.cuda_graph import graph_model
 from gdws.deploy.fx.pack_weights import PackedModel
-from gdws.deploy.onnx import to_onnx, trace_model
+from gdws.deploy.interface import Given, Outputs, are_logits, check_range, checked_inputs, is_alone, on_cpu
+from gdws.deploy.onnx.export import to_onnx, write_program
+from gdws.deploy.onnx.reading import parse_onnx
+from gdws.deploy.onnx.signature import is_classifier_file, signature_in, signature_of
+from gdws.deploy.onnx.straight_through import StraightThrough
 from gdws.deploy.quantize import is_quantized, quantize, quantize_openvino
 from gdws.deploy.runtimes import OnnxRuntime, OpenVino
-from gdws.deploy.straight_through import StraightThrough
-from gdws.errors import GdwsError
+from gdws.deploy.tracing import has_one_size, trace_model
 
-Run = Callable[[Tensor], Tensor]
-"""Images (B, C, H, W) to logits (B, classes)."""
+Run = Callable[[Inputs], Outputs]
+"""What a network is called with to what it gives: one tensor or, of several, {name: tensor}."""
 
 
 class Source:
     """A network, or an ONNX file of one, in the forms that engines read. Each form is made once, when it is asked for."""
 
-    def __init__(self, network: nn.Module | Path, example: Tensor, folder: Path) -> None:
+    def __init__(self, network: nn.Module | Path, example: Inputs, folder: Path) -> None:
         self.network, self.example, self.folder = network, example, folder
+
+    @property
+    def images(self) -> Tensor:
+        """The example, for engines that take one tensor."""
+        if not isinstance(self.example, Tensor):
+            names = ", ".join(self.example.names)
+            raise GdwsError(f"the engines of GPUs got {names}: expected one tensor, or the engine eager or compile")
+        return self.example
 
     @property
     def module(self) -> nn.Module:
@@ -49,14 +61,22 @@ class Source:
 
     @cached_property
     def program(self) -> ExportedProgram:
-        return trace_model(self.module, self.example)
+        """For any batch of inputs of the example's size, which some engines know more about than about any."""
+        return self._any_size if has_one_size(self._any_size) else trace_model(self.module, self.example)
+
+    @cached_property
+    def _any_size(self) -> ExportedProgram:
+        return trace_model(self.module, self.example, any_size=True)
 
     @cached_property
     def file(self) -> Path:
         if not isinstance(self.network, nn.Module):
             return self.network
         path = self.folder / "model.onnx"
-        to_onnx(self.network if isinstance(self.network, StraightThrough) else self.program, path, self.example)
+        if isinstance(self.network, StraightThrough):
+            to_onnx(self.network, path, self.example)
+        else:
+            write_program(self._any_size, path)
         return path
 
 
@@ -66,7 +86,7 @@ class Engine:
 
     device         where it runs: "cpu", "cuda", or "any" for wherever the model is.
     precisions     what it runs a float32 model in; int8 needs calibration images.
-    build          makes a run from (source, precision, threads, calibration images or None).
+    build          makes a run from (source, precision, threads, calibration inputs or None).
     packages       what it needs beside PyTorch, and int8_packages what it needs beside them for int8.
     reads_files    whether it runs ONNX files.
     is_candidate   whether "auto" considers it.
@@ -77,7 +97,7 @@ class Engine:
     name: str
     device: str
     precisions: tuple[str, ...]
-    build: Callable[[Source, str, int, Tensor | None], Run]
+    build: Callable[[Source, str, int, Inputs | None], Run]
     packages: tuple[str, ...] = ()
     int8_packages: tuple[str, ...] = ()
     reads_files: bool = False
@@ -96,7 +116,10 @@ class Engine:
 
 @dataclass(frozen=True)
 class Compiled:
-    """A model in an engine: call it with images (B, C, H, W) in [0, 1] for float32 logits (B, classes), both on the CPU.
+    """A model in an engine: call it with what the model takes, on the CPU, for what it gives, floats in float32 on the CPU.
+
+    A classifier takes images (B, C, H, W) in [0, 1] and gives logits (B, classes). Several tensors go in as gdws.Arguments and
+    come out as {name: tensor}, with the names that gdws.to_onnx gives them.
 
     engine     the name of the engine.
     precision  that it runs in.
@@ -119,37 +142,38 @@ class Compiled:
         """What runs on a GPU, or eagerly, for those who have their images there already; None for the engines of CPUs."""
         return self.run if isinstance(self.run, nn.Module) else None
 
-    def __call__(self, images: Tensor) -> Tensor:
-        """Float32 logits (B, classes), on the CPU, for images (B, C, H, W) in [0, 1]."""
+    def __call__(self, inputs: Inputs) -> Any:
+        """What the model gives, a tensor or {name: tensor}, on the CPU; floats are float32."""
         if self.on_device is None:
-            return self.run(images)
+            return on_cpu(self.run(inputs))
         with torch.no_grad():
-            return self.run(images.to(*placement(self.on_device))).float().cpu()
+            return on_cpu(call_model(self.on_device, place(inputs, *placement(self.on_device))))
 
 
 def compile(
     model: nn.Module | Path | str,
     engine: str = "auto",
     *,
-    example: Tensor,
+    example: Given,
     precision: str = "float32",
     threads: int | None = None,
-    calibration: Tensor | None = None,
+    calibration: Given | None = None,
 ) -> Compiled:
     """Make a model, or an ONNX file, ready to run fast.
 
     model        an nn.Module, or the path of an ONNX file.
     engine       a name of gdws.deploy.engines.ENGINES, or "auto", which builds those that are installed for the device that
                  the model is on and keeps the fastest on `example`.
-    example      images (B, C, H, W) of the size, and best of the batch, that will be run.
+    example      what will be run: images (B, C, H, W), or gdws.Arguments of several tensors, of the size and best of the batch
+                 that will be. onnxruntime and openvino take images of other sizes too where gdws.to_onnx leaves sizes free.
     precision    "float32"; "int8" on a CPU, which needs calibration images; "float16" on a GPU. A file that is quantized
                  already stays as it is.
     threads      of a CPU's engine; by default as many as PyTorch has.
-    calibration  images (N, C, H, W) in [0, 1] for int8: a few hundred like those that will be run, without labels.
+    calibration  for int8: a few hundred images, or Arguments, like those that will be run, without labels.
 
-    Returns gdws.deploy.engines.Compiled: call it with images for logits. It has fields engine, precision, threads and name.
-    Raises GdwsError when the engine or precision is unknown, not installed or not for this model, when int8 comes without
-    calibration images, or when the model cannot be exported.
+    Engines of GPUs take one tensor. Returns gdws.deploy.engines.Compiled: call it with inputs for outputs. It has fields
+    engine, precision, threads and name. Raises GdwsError when the engine or precision is unknown, not installed or not for this
+    model, when int8 comes without calibration images, or when the model cannot be exported.
 
     >>> import gdws, torch
     >>> run = gdws.compile(gdws.models.embedded(), "torch", example=torch.rand(1, 3, 32, 32), threads=1)
@@ -163,11 +187,16 @@ def compile(
     threads = torch.get_num_threads() if threads is None else threads
     if not is_count(threads, 1) or threads > MOST_THREADS:
         raise GdwsError(f"threads is {threads}: expected at least 1, and at most {MOST_THREADS}")
-    unpack_batch(example)
+    example = checked_inputs(example)
     network = unwrap(model) if isinstance(model, nn.Module) else Path(model)
     if isinstance(network, nn.Module):
         with evaluating(network), torch.no_grad():
-            call_model(network, example.to(*placement(network)))
+            output = call_model(network, place(example, *placement(network)))
+        is_own_classifier = signature_of(network) is None and (are_logits(output, example) or is_alone(output, example))
+    else:
+        is_own_classifier = is_classifier_file(signature_in(parse_onnx(network, "onnx")))
+    if is_own_classifier:
+        check_range(example)
     is_int8_file = isinstance(network, Path) and is_quantized(network)
     to_precision = "float32" if is_int8_file else precision
     if to_precision == "int8" and calibration is None:
@@ -176,7 +205,8 @@ def compile(
     for each in engines:
         _check_runs(each, network, to_precision)
     precision = "int8" if is_int8_file else precision
-    images = calibration if to_precision == "int8" else None
+    images = None if calibration is None else checked_inputs(calibration)
+    images = images if to_precision == "int8" else None
     with scratch_folder() as folder:
         source = Source(network, example, folder)
         built = {
@@ -231,7 +261,7 @@ def _check_runs(engine: Engine, network: nn.Module | Path, precision: str) -> No
         )
 
 
-def prepare_for_engine(engine: str, file: Path, calibration: Tensor | None, folder: Path) -> Any:
+def prepare_for_engine(engine: str, file: Path, calibration: Inputs | None, folder: Path) -> Any:
     """What a session of an engine reads: an ONNX file or, if there are images, its int8 form by the engine's own tool."""
     if calibration is None:
         return file
@@ -242,15 +272,15 @@ def prepare_for_engine(engine: str, file: Path, calibration: Tensor | None, fold
     return int8
 
 
-def open_session(engine: str, model: Any, example: Tensor, threads: int, profiled: bool = False) -> OnnxRuntime | OpenVino:
+def open_session(engine: str, model: Any, example: Inputs, threads: int, profiled: bool = False) -> OnnxRuntime | OpenVino:
     """A session on what `prepare_for_engine` gave."""
     if engine == "openvino":
         return OpenVino(model, example, threads, profiled)
     return OnnxRuntime(model, threads, profiled)
 
 
-def _build_session(engine: str) -> Callable[[Source, str, int, Tensor | None], Run]:
-    def build(source: Source, precision: str, threads: int, calibration: Tensor | None) -> Run:
+def _build_session(engine: str) -> Callable[[Source, str, int, Inputs | None], Run]:
+    def build(source: Source, precision: str, threads: int, calibration: Inputs | None) -> Run:
         prepared = prepare_for_engine(engine, source.file, calibration, source.folder)
         return open_session(engine, prepared, source.example, threads)
 
@@ -314,7 +344,7 @@ ENGINES: dict[str, Engine] = {
             name="cuda",
             device="cuda",
             precisions=("float32", "float16"),
-            build=lambda source, precision, threads, _: graph_model(source.module, source.example, precision),
+            build=lambda source, precision, threads, _: graph_model(source.module, source.images, precision),
             is_candidate=True,
             times_layers=True,
         ),
@@ -322,7 +352,7 @@ ENGINES: dict[str, Engine] = {
             name="autotuned",
             device="cuda",
             precisions=("float32", "float16"),
-            build=lambda source, precision, threads, _: autotune(source.module, source.example, precision),
+            build=lambda source, precision, threads, _: autotune(source.module, source.images, precision),
         ),
     )
 }

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from gdws.errors import GdwsError
+from gdws.core.errors import GdwsError
 
 
 def require(module: str) -> Any:

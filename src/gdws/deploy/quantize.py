@@ -22,25 +22,27 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from gdws.core.checks import unpack_batch
+from gdws.core.errors import GdwsError, first_line
 from gdws.core.files import Kind, scratch_folder, write_atomically
-from gdws.deploy.onnx_file import parse_onnx, read_onnx, unreadable_file
+from gdws.core.inputs import Inputs
+from gdws.deploy.interface import Given, check_range, checked_inputs
+from gdws.deploy.onnx.reading import parse_onnx, read_onnx, unreadable_file
+from gdws.deploy.onnx.signature import Port, Signature, arrange, is_classifier_file, signature_in
 from gdws.deploy.packages import require
-from gdws.errors import GdwsError, first_line
 
 BATCH = 25
 """Images at a time; the ranges do not depend on it."""
 
 
-def quantize(path: Path | str, out: Path | str, images: Tensor, *, keep: Sequence[str] = ()) -> None:
+def quantize(path: Path | str, out: Path | str, images: Given, *, keep: Sequence[str] = ()) -> None:
     """Write the int8 form of a float32 ONNX file, by ONNX Runtime's static quantization.
 
     path    of the float32 file, such as gdws.to_onnx wrote.
     out     of the int8 file, whose nodes have QuantizeLinear and DequantizeLinear around them. An ONNX file that is there is
             replaced.
-    images  (N, C, H, W) in [0, 1]: a few hundred like those that the model will see, without labels.
+    images  (N, C, H, W), of a classifier in [0, 1]: a few hundred like those that the model will see, without labels; or
+            gdws.Arguments of several tensors.
     keep    shell patterns of the names or types of nodes that stay float, such as "*.depthwise".
 
     Raises GdwsError when onnx or onnxruntime is not installed, or the file cannot be read, quantized or written.
@@ -54,10 +56,11 @@ def quantize(path: Path | str, out: Path | str, images: Tensor, *, keep: Sequenc
     20
     """
     tool, steps = require("onnxruntime.quantization"), require("onnxruntime.quantization.shape_inference")
-    images, _ = unpack_batch(images)
+    inputs = checked_inputs(images)
     with scratch_folder() as folder, _quiet():
         prepared, made = folder / "prepared.onnx", folder / "int8.onnx"
         proto = read_onnx(Path(path), "ONNX Runtime")
+        signature = _checked_signature(proto, inputs)
         _norms_to_convolutions(proto)
         require("onnx").save(proto, prepared)
         try:
@@ -65,7 +68,7 @@ def quantize(path: Path | str, out: Path | str, images: Tensor, *, keep: Sequenc
             tool.quantize_static(
                 str(prepared),
                 str(made),
-                _Reader(proto.graph.input[0].name, images),
+                _Reader(signature, inputs),
                 quant_format=tool.QuantFormat.QDQ,
                 per_channel=True,
                 reduce_range=_overflows(),
@@ -78,11 +81,11 @@ def quantize(path: Path | str, out: Path | str, images: Tensor, *, keep: Sequenc
         write_atomically(Path(out), made.read_bytes(), Kind.ONNX)
 
 
-def quantize_openvino(path: Path | str, images: Tensor, *, keep: Sequence[str] = ()) -> Any:
+def quantize_openvino(path: Path | str, images: Given, *, keep: Sequence[str] = ()) -> Any:
     """The int8 openvino.Model of a float32 ONNX file, by NNCF. Arguments as in `quantize`; types are OpenVINO's."""
     openvino, nncf = require("openvino"), require("nncf")
-    images, _ = unpack_batch(images)
-    read_onnx(Path(path), "OpenVINO")
+    inputs = checked_inputs(images)
+    ports = _checked_signature(read_onnx(Path(path), "OpenVINO"), inputs).inputs
     try:
         model = openvino.convert_model(str(path))
     except Exception as error:
@@ -97,8 +100,8 @@ def quantize_openvino(path: Path | str, images: Tensor, *, keep: Sequence[str] =
         nncf.set_log_level(logging.ERROR)
         return nncf.quantize(
             model,
-            nncf.Dataset(images.split(1), lambda image: image.numpy()),
-            subset_size=len(images),
+            nncf.Dataset(inputs.split(_rows(ports, 1)), lambda part: [value.numpy() for value in arrange(part, ports)]),
+            subset_size=len(inputs),
             ignored_scope=nncf.IgnoredScope(names=floating) if floating else None,
             advanced_parameters=parameters.AdvancedQuantizationParameters(
                 overflow_fix=parameters.OverflowFix.ENABLE if _overflows() else None
@@ -111,11 +114,29 @@ def is_quantized(path: Path) -> bool:
     return any(node.op_type == "QuantizeLinear" for node in parse_onnx(path, "onnx").graph.node)
 
 
-class _Reader:
-    """Calibration images as ONNX Runtime asks for them: one batch after another, then None."""
+def _checked_signature(proto: Any, inputs: Inputs) -> Signature:
+    """That of a file, whose classifier takes images in [0, 1] and whose fixed batch, if it has one, is filled."""
+    signature = signature_in(proto)
+    if is_classifier_file(signature):
+        check_range(inputs)
+    return signature
 
-    def __init__(self, name: str, images: Tensor) -> None:
-        self._batches = iter([{name: part.float().cpu().numpy()} for part in images.split(BATCH)])
+
+def _rows(ports: Sequence[Port], usual: int) -> int:
+    """Samples at a time: as many as the file takes, if it takes only so many."""
+    return next((port.shape[0] for port in ports if port.shape and isinstance(port.shape[0], int)), usual)
+
+
+class _Reader:
+    """Calibration inputs as ONNX Runtime asks for them: one batch after another, then None."""
+
+    def __init__(self, signature: Signature, inputs: Inputs) -> None:
+        ports = signature.inputs
+        rows = _rows(ports, BATCH)
+        parts = [part for part in inputs.split(rows) if len(part) == rows or rows == BATCH]
+        self._batches = iter(
+            [{port.name: value.numpy() for port, value in zip(ports, arrange(part, ports), strict=True)} for part in parts]
+        )
 
     def get_next(self) -> dict[str, Any] | None:
         return next(self._batches, None)

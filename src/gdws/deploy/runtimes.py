@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from gdws.deploy.onnx_file import read_onnx, unreadable_file
+from gdws.core.errors import GdwsError, first_line
+from gdws.core.inputs import Inputs
+from gdws.deploy.interface import Outputs, unpacked
+from gdws.deploy.onnx.reading import read_onnx, unreadable_file
+from gdws.deploy.onnx.signature import Port, Signature, arrange, signature_in, wrong_shape
 from gdws.deploy.packages import require
-from gdws.errors import GdwsError, first_line
 
 
 @dataclass(frozen=True)
@@ -26,14 +28,15 @@ class NodeTime:
 
 
 class OnnxRuntime:
-    """An ONNX file in ONNX Runtime: float32 (B, C, H, W) to (B, classes), for any batch size or, of some files, one.
+    """An ONNX file in ONNX Runtime: what it takes, by name or in its order, to its output or, of several, {name: output}.
 
-    profiled: count the time of every node, for `passes`, which costs some microseconds a node.
+    signature: of the file, which says what sizes it takes. profiled: count the time of every node, for `passes`, which costs
+    some microseconds a node.
     """
 
     def __init__(self, path: Path, threads: int | None = None, profiled: bool = False) -> None:
         runtime = require("onnxruntime")
-        read_onnx(path, "ONNX Runtime")
+        self.signature = signature_in(read_onnx(path, "ONNX Runtime"))
         options = runtime.SessionOptions()
         if profiled:
             self._folder = tempfile.TemporaryDirectory()
@@ -48,23 +51,25 @@ class OnnxRuntime:
             self._session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         except Exception as error:
             raise unreadable_file(path, "ONNX Runtime", error) from None
-        (self._input,) = self._session.get_inputs()
 
     @property
     def batch(self) -> int | None:
         """The one batch size that the file takes, or None for any."""
-        size = self._input.shape[0]
-        return size if isinstance(size, int) else None
+        sizes = [port.shape[0] for port in self.signature.inputs if port.shape]
+        return next((size for size in sizes if isinstance(size, int)), None)
 
-    def __call__(self, images: Tensor) -> Tensor:
+    def __call__(self, inputs: Inputs) -> Outputs:
+        ports = self.signature.inputs
+        # numpy views of torch memory and back: nothing is copied where the inputs are in the file's types and contiguous.
+        given = {port.name: value.numpy() for port, value in zip(ports, arrange(inputs, ports), strict=True)}
         try:
-            # numpy views of torch memory and back: nothing is copied where the images are float32 and contiguous.
-            outputs = self._session.run(None, {self._input.name: _float32(images).numpy()})
+            outputs = self._session.run(None, given)
         except Exception as error:
-            if list(images.shape) != [self.batch or len(images), *self._input.shape[1:]]:
-                raise wrong_shape(images, self._input.shape) from None
+            if told := wrong_shape(inputs, ports):
+                raise told from None
             raise GdwsError(f"ONNX Runtime cannot run the model: {first_line(error)}") from None
-        return checked_output(torch.from_numpy(outputs[0]), images)
+        named = zip(self.signature.outputs, outputs, strict=True)
+        return unpacked({port.name: torch.from_numpy(value) for port, value in named})
 
     def passes(self) -> list[list[NodeTime]]:
         """The nodes of every pass so far, in the order in which they ran; of a profiled session, which ends with this."""
@@ -81,13 +86,14 @@ class OnnxRuntime:
 
 
 class OpenVino:
-    """A model in OpenVINO: float32 (B, C, H, W) to (B, classes).
+    """A model in OpenVINO: what it takes, by name or in its order, to its output or, of several, {name: output}.
 
-    It is compiled for the shape of `example`, which is faster than for any shape; the first batch of another size compiles it
-    once more, for any. model: the path of an ONNX file or an openvino.Model with a dynamic batch. profiled: as in OnnxRuntime.
+    It is compiled for the shapes of `example`, which is faster than for any; the first inputs of other shapes compile it once
+    more, for all that it takes. model: the path of an ONNX file or an openvino.Model with a dynamic batch. signature: of the
+    model. profiled: as in OnnxRuntime.
     """
 
-    def __init__(self, model: Any, example: Tensor, threads: int | None = None, profiled: bool = False) -> None:
+    def __init__(self, model: Any, example: Inputs, threads: int | None = None, profiled: bool = False) -> None:
         openvino = require("openvino")
         self._core = openvino.Core()
         self._passes: list[list[NodeTime]] | None = [] if profiled else None
@@ -98,42 +104,45 @@ class OpenVino:
             "PERF_COUNT": profiled,
         }
         if isinstance(model, Path):
-            read_onnx(model, "OpenVINO")
+            self.signature = signature_in(read_onnx(model, "OpenVINO"))
             try:
                 self._model = self._core.read_model(str(model))
             except Exception as error:
                 raise unreadable_file(model, "OpenVINO", error) from None
         else:
             self._model = model
-        self._shape = tuple(example.shape)
+            self.signature = _signature_of_model(model)
+        ports = self.signature.inputs
+        self._shapes = [list(value.shape) for value in arrange(example, ports)]
         fixed = self._model.clone()
-        taken = self._model.inputs[0].get_partial_shape()
-        self._any_batch = taken[0].is_dynamic
         try:
-            if not taken.compatible(openvino.PartialShape(list(self._shape))):
-                raise wrong_shape(example, taken)
-            fixed.reshape(list(self._shape))
-        except Exception:
-            raise wrong_shape(example, taken) from None
+            if told := wrong_shape(example, ports):
+                raise told
+            fixed.reshape({given: openvino.PartialShape(own) for given, own in zip(fixed.inputs, self._shapes, strict=True)})
+        except GdwsError:
+            raise
+        except Exception as error:
+            raise GdwsError(f"OpenVINO cannot run the model on {self._shapes}: {first_line(error)}") from None
         self._fixed = self._request(fixed)
         self._any: Any = None
 
-    def __call__(self, images: Tensor) -> Tensor:
-        request = self._fixed
-        if tuple(images.shape) != self._shape:
-            if images.shape[1:] != self._shape[1:] or not self._any_batch:
-                raise wrong_shape(images, ("B" if self._any_batch else self._shape[0], *self._shape[1:]))
+    def __call__(self, inputs: Inputs) -> Outputs:
+        request, ports = self._fixed, self.signature.inputs
+        values = arrange(inputs, ports)
+        if [list(value.shape) for value in values] != self._shapes:
+            if told := wrong_shape(inputs, ports):
+                raise told
             request = self._any = self._any or self._request(self._model)
-        # The next pass writes into the same output: it is copied, the input is not.
         try:
-            logits = torch.from_numpy(request.infer([_float32(images).numpy()], share_inputs=True)[0])
+            found = request.infer([value.numpy() for value in values], share_inputs=True)
         except Exception as error:
             raise GdwsError(f"OpenVINO cannot run the model: {first_line(error)}") from None
         if self._passes is not None:
             self._passes.append(
                 [NodeTime(node.node_name, node.node_type, node.real_time.total_seconds()) for node in request.profiling_info]
             )
-        return checked_output(logits, images)
+        # The next pass writes into the same outputs, which are copied here; inputs are not.
+        return unpacked({port.name: torch.from_numpy(found[index]) for index, port in enumerate(self.signature.outputs)})
 
     def passes(self) -> list[list[NodeTime]]:
         """As OnnxRuntime's."""
@@ -146,16 +155,11 @@ class OpenVino:
             raise GdwsError(f"OpenVINO cannot compile the model: {first_line(error)}") from None
 
 
-def wrong_shape(images: Tensor, shape: Any) -> GdwsError:
-    return GdwsError(f"images have shape {tuple(images.shape)}: expected {tuple(shape)}")
+def _signature_of_model(model: Any) -> Signature:
+    """That of an openvino.Model."""
 
+    def port(value: Any) -> Port:
+        sizes = (size.get_length() if size.is_static else None for size in value.get_partial_shape())
+        return Port(value.get_any_name(), str(value.get_element_type().to_dtype()), tuple(sizes))
 
-def checked_output(logits: Tensor, images: Tensor) -> Tensor:
-    """What a file gives, if it can be the logits of these images."""
-    if logits.ndim != 2 or logits.shape[0] != images.shape[0]:  # a len would be traced as a number
-        raise GdwsError(f"the file gives {tuple(logits.shape)} for {len(images)} images: expected logits (B, classes)")
-    return logits
-
-
-def _float32(images: Tensor) -> Tensor:
-    return images.detach().to("cpu", torch.float32).contiguous()
+    return Signature(tuple(map(port, model.inputs)), tuple(map(port, model.outputs)))

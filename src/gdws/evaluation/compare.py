@@ -32,16 +32,17 @@ from gdws.core.checks import (
     check_differentiable,
     check_seed,
     checked_logits,
+    logits_of,
     spread_when_asked_again,
     unpack_batch,
 )
 from gdws.core.distributed import SINGLE_PROCESS, ProcessGroup
+from gdws.core.errors import GdwsError
 from gdws.core.execution import at_least_float32, evaluating, full_precision, placement
 from gdws.core.files import check_file, locked
 from gdws.core.hashing import data_hash, network_identity, weights_hash
 from gdws.core.progress import count_batches, note, track
 from gdws.core.unwrap import unwrap
-from gdws.errors import GdwsError
 from gdws.evaluation.comparison import NATURAL, Comparison, Trial, percent
 from gdws.evaluation.deployed import Deployed
 from gdws.evaluation.resume import IDENTITIES, BatchDecisions, DecisionLog
@@ -145,8 +146,7 @@ def compare(
             # The last words tell these rows from those of files that were written when examples to the end were not tried.
             identities |= {name: f"{form.of}, {form.identity}, also to the end" for name, form in deployed.items()}
             first, batches = _first_of(batches)
-            shape = tuple(first.shape[1:])
-            whole = {name: network_identity(model, shape) for name, model in networks.items()}
+            whole = {name: network_identity(model, first) for name, model in networks.items()}
             header = {**settings, "networks": identities, "trials": trials, IDENTITIES: whole}
             log = stack.enter_context(_open_log(checkpoint, header, resume, processes))
             entries.update(log.done)
@@ -167,7 +167,7 @@ def compare(
 
 def _warn_of_randomness(networks: Mapping[str, nn.Module], images: Tensor) -> None:
     for name, network in networks.items():
-        if spread_when_asked_again(network, images[:ASKED].to(*placement(network))) > REPEATABLE:
+        if spread_when_asked_again(logits_of(network), images[:ASKED].to(*placement(network))) > REPEATABLE:
             warnings.warn(
                 f"{name} answers the same images differently when asked again: its accuracies are those of single draws "
                 "(is dropout left on?)",
@@ -246,7 +246,7 @@ def _decide_batch(
             right[trial] = natural[trial.judge] = decide(trial.judge, images)
     for maker, network in networks.items():
         if attacks:
-            check_differentiable(network, images[:1].to(*placement(network)))
+            check_differentiable(logits_of(network), images[:1].to(*placement(network)))
         for name, attack in attacks.items():
             judges = [trial.judge for trial in trials if (trial.attack, trial.maker) == (name, maker)]
             own, whole = attack_with(attack, network, random_starts(attack, *seeds)), without_early_exit(attack)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from gdws.core.significance import PairedChange, paired_change, wilson
+from gdws.planning.significance import PairedChange, paired_change, wilson
 
 NATURAL, WORST = "natural", "worst case"
 

@@ -10,8 +10,10 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from gdws.core.errors import GdwsError
 from gdws.core.execution import own_copy, placement
-from gdws.deploy.onnx_file import images_together
+from gdws.deploy.interface import are_logits
+from gdws.deploy.onnx.reading import images_together
 from gdws.deploy.runtimes import OnnxRuntime
 
 
@@ -33,11 +35,18 @@ def deployed_half(model: nn.Module, name: str) -> Deployed:
 
 def deployed_file(path: Path, name: str) -> Deployed:
     """An ONNX file, in ONNX Runtime, of the network of this name."""
-    run = OnnxRuntime(path)
+    session = OnnxRuntime(path)
     together = images_together(path)  # a small file may hold a very wide network
 
-    def logits(images: Tensor) -> Tensor:
-        parts = images.split(together if run.batch is None else len(images))
-        return run(images) if len(parts) == 1 else torch.cat([run(part) for part in parts])
+    def run(images: Tensor) -> Tensor:
+        parts = images.split(together if session.batch is None else len(images))
+        return torch.cat([_checked(session(part), part, path) for part in parts])
 
-    return Deployed(name, logits, hashlib.blake2b(path.read_bytes(), digest_size=8).hexdigest())
+    return Deployed(name, run, hashlib.blake2b(path.read_bytes(), digest_size=8).hexdigest())
+
+
+def _checked(logits: object, images: Tensor, path: Path) -> Tensor:
+    if not isinstance(logits, Tensor) or not are_logits(logits, images):
+        shown = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+        raise GdwsError(f"{path} gives {shown} for {len(images)} images: expected logits ({len(images)}, classes)")
+    return logits

@@ -19,9 +19,9 @@ from gdws.attacks import Attack
 from gdws.core.checks import Batches, unpack_batch
 from gdws.core.execution import at_least_float32, evaluating, full_precision, placement
 from gdws.core.inputs import call_model
-from gdws.core.significance import binomial_tail
 from gdws.evaluation.compare import random_starts
 from gdws.evaluation.comparison import NATURAL, WORST, Comparison, Trial, percent
+from gdws.planning.significance import binomial_tail
 
 FLAT = 1e-8
 """Largest entry of an input gradient that counts as vanished: cross-entropy in float32 has lost the true class by then."""

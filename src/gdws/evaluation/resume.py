@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gdws.core.errors import GdwsError
 from gdws.core.reading.limits import read_file
 from gdws.core.reading.schema import Count, from_json, parse
-from gdws.errors import GdwsError
 
 FORMAT = "gdws evaluation 1"
 IDENTITIES = "identities"

@@ -6,5 +6,6 @@
 
 from gdws.core.unwrap import Normalized
 from gdws.models.names import embedded, resolve
+from gdws.models.onnx.load import from_onnx
 
-__all__ = ["Normalized", "embedded", "resolve"]
+__all__ = ["Normalized", "embedded", "from_onnx", "resolve"]

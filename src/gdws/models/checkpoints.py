@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from gdws.errors import GdwsError
+from gdws.core.errors import GdwsError
 
 SCORES = "popup_scores"
 NEVER_RUN = ("sub_block1.",)

@@ -1,4 +1,5 @@
-"""Models by name: demo, zoo:NAME, torchvision:NAME, timm:NAME, path/to/file.py:factory, or a folder that gdws.save wrote."""
+"""Models by name: demo, zoo:NAME, torchvision:NAME, timm:NAME, hf:REPO, path/to/file.py:factory, path/to/file.onnx, or a folder
+that gdws.save wrote or the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -18,12 +19,13 @@ from torch import Tensor, nn
 
 from gdws.compression import storage
 from gdws.core.checks import check_weights
+from gdws.core.errors import GdwsError, first_line
 from gdws.core.reading.limits import check_bytes
 from gdws.core.reading.weights import load_weights, read_weights
 from gdws.core.unwrap import Normalized, unwrap
 from gdws.data import Dataset
-from gdws.errors import GdwsError, first_line
-from gdws.models import checkpoints, zoo
+from gdws.models import checkpoints, hub, zoo
+from gdws.models.onnx.load import from_onnx
 
 HARMLESS = re.compile(r"demo|(zoo|torchvision|timm):[\w.-]+", re.ASCII)
 """Names that a folder may choose: networks of installed packages, with random weights."""
@@ -45,17 +47,19 @@ def resolve(
 ) -> nn.Module:
     """Build the network that a name stands for, in eval mode.
 
-    name     "demo", "zoo:NAME", "torchvision:NAME", "timm:NAME", "path/to/file.py:function", or a folder that gdws.save wrote.
-             The function of a file is called without arguments and returns an nn.Module; the file is code, and may do whatever
-             you may.
+    name     "demo", "zoo:NAME", "torchvision:NAME", "timm:NAME", "path/to/file.py:function", "path/to/file.onnx", or a folder
+             that gdws.save wrote; "hf:OWNER/NAME", which is fetched from the Hugging Face hub, or a folder with its config.json
+             and model.safetensors. The function of a file is called without arguments and returns an nn.Module; the file is
+             code, and may do whatever you may. An ONNX file is data (gdws.models.from_onnx).
     weights  a file with a state dict (safetensors or torch), such as a public checkpoint. Nothing in it is executed.
     base     of a folder: the network that it was made from, instead of the one whose name the folder remembers. A remembered
              FILE.py:FACTORY may be a stranger's and is not run, nor is anything fetched that a folder names
-             (timm:hf-hub:...); the folder's exported file stands for the network.
+             (hf:..., timm:hf-hub:...); the folder's exported file stands for the network. A remembered FILE.onnx is read if it
+             is where the name says, below the present folder, or beside the folder of the network.
     layers   of a folder: refuse the exported file, which has none.
     classes  number of classes of a network of the zoo, torchvision or timm. By default that of the weights, else its own.
 
-    Returns an nn.Module that takes images in [0, 1]. Networks of torchvision and timm are wrapped in Normalized. Raises
+    Returns an nn.Module that takes images in [0, 1]. Networks of others are wrapped in Normalized where they want that. Raises
     GdwsError when the name is unknown, a file or package is missing, or the weights do not fit or are not finite.
 
     >>> import torch
@@ -86,10 +90,17 @@ def is_code(name: str) -> bool:
     return name.rpartition(":")[0].endswith(".py")
 
 
+def is_onnx(name: str) -> bool:
+    """Whether this names an ONNX file."""
+    return name.endswith(".onnx")
+
+
 def risk_of(name: str) -> str | None:
     """What speaks against using a name that a stranger wrote."""
     if is_code(name):
         return "which is code"
+    if is_onnx(name):
+        return "which is not beside it"
     return None if HARMLESS.fullmatch(name) else "which may be fetched from elsewhere"
 
 
@@ -145,12 +156,18 @@ def _architecture(name: str, classes: int | None = None) -> nn.Module:
         return zoo.build(rest, classes)
     if kind in ("torchvision", "timm") and rest:
         return _from_library(kind, rest, classes)
+    if (kind == "hf" and rest) or hub.is_snapshot(name):
+        if classes is not None:
+            raise GdwsError(f"{name} has classes of its own: expected no number of classes, not {classes}")
+        return hub.read(hub.fetch(rest) if kind == "hf" else Path(name), name)
     path, _, factory = name.rpartition(":")
     if is_code(name) and factory:
         return _from_file(Path(path), factory)
+    if is_onnx(name):
+        return from_onnx(name)
     raise GdwsError(
-        f"unknown model {name!r}: expected demo, zoo:NAME, torchvision:NAME, timm:NAME, FILE.py:FACTORY or a folder "
-        "that gdws compress wrote"
+        f"unknown model {name!r}: expected demo, zoo:NAME, torchvision:NAME, timm:NAME, hf:REPO, FILE.py:FACTORY, FILE.onnx or "
+        "a folder that gdws compress wrote, or with config.json and model.safetensors"
     )
 
 
@@ -160,7 +177,9 @@ def _saved(folder: str, weights: Path | None, base: str | None, layers: bool) ->
     remembered = base_of(folder)
     # The record may come from a stranger.
     risk = None if remembered is None else risk_of(remembered)
-    if base is None and risk is None:
+    if base is None and remembered is not None and is_onnx(remembered):
+        base = _onnx_near(folder, remembered)
+    elif base is None and risk is None:
         base = remembered
     if base is None:
         if storage.read_record(folder).get("exported") and not layers:
@@ -174,18 +193,38 @@ def _saved(folder: str, weights: Path | None, base: str | None, layers: bool) ->
     return storage.load(folder, model if count is None else _architecture(base, count))
 
 
+def _onnx_near(folder: str, name: str) -> str | None:
+    """The ONNX file that a folder remembers, where a stranger could have sent it along: below the present folder under the
+    name as it is, or beside the folder. What a stranger names is opened nowhere else: a path may be on another machine."""
+    plain = Path(name)
+    inside = not plain.is_absolute() and ".." not in plain.parts
+    places = [*([plain] if inside else []), Path(folder).resolve().parent / plain.name]
+    return next((str(place) for place in places if os.path.isfile(place)), None)
+
+
 def _from_library(library: str, name: str, classes: int | None) -> nn.Module:
     try:
         module = importlib.import_module("timm" if library == "timm" else "torchvision.models")
-    except ImportError as error:
-        raise GdwsError(f"{library}:{name} needs the package {library}: {error}") from None
+    except Exception as error:  # a torchvision of another PyTorch fails in other ways than by ImportError
+        raise GdwsError(f"{library}:{name} needs the package {library}: {first_line(error)}") from None
     build: Callable[..., Any] = module.create_model if library == "timm" else module.get_model
-    if library == "torchvision" and name not in module.list_models(module=module):
-        raise GdwsError(f"torchvision has no classifier {name!r}: expected one of torchvision.models")  # others fetch weights
+    options: dict[str, Any] = {} if classes is None else {"num_classes": classes}
+    normalizes = False
+    if library == "torchvision":
+        families = module, module.segmentation, module.detection
+        family = next((part for part in families if name in module.list_models(module=part)), None)
+        if family is None:
+            raise GdwsError(
+                f"torchvision has no network {name!r}: expected one of torchvision.models, or its detection and segmentation"
+            )
+        normalizes = family is module.detection
+        options |= {"weights": None} if family is module else {"weights": None, "weights_backbone": None}  # others are fetched
     try:
-        network = build(name) if classes is None else build(name, num_classes=classes)
+        network: nn.Module = build(name, **options)
     except Exception as error:
         raise GdwsError(f"{library} cannot build {name!r}: {error}") from None
+    if normalizes:
+        return network
     settings = getattr(network, "pretrained_cfg", None) or {}
     mean, std = settings.get("mean", zoo.IMAGENET[0]), settings.get("std", zoo.IMAGENET[1])
     return Normalized(network, tuple(mean), tuple(std))

@@ -6,8 +6,8 @@ import sys
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
+from gdws.core.errors import GdwsError
 from gdws.core.sites import Site
-from gdws.errors import GdwsError
 from gdws.planning import cost
 from gdws.structures.base import Structure
 
@@ -171,8 +171,9 @@ class Drop(Budget):
     value  in percentage points, above 0 and below 100; else it raises GdwsError.
 
     Points of accuracy where the images have labels, of agreement with the original where not, and where the calibration images
-    are attacked, of what the original withstood. Several networks are made; the upper end of a 95 % interval of each one's loss
-    counts (gdws.planning.plan.Fidelity.most_lost). The images are those of check=, or a fifth of the calibration images, which
+    are attacked, of what the original withstood. Of outputs that are no classes, per cent of their distance to the original's;
+    of a measure of your own (check=), its unit. Several networks are made; the upper end of a 95 % interval of each one's loss
+    counts (most_lost of gdws.planning.fidelity). The images are those of check=, or a fifth of the calibration images, which
     tell too little where the network knows them by heart. Too few of them are refused: Drop(1) takes at least 368.
 
     >>> import gdws

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from gdws.calibration.statistics import Statistics
+from gdws.core.errors import GdwsError, OutOfReach
 from gdws.core.sites import Site
-from gdws.errors import GdwsError, OutOfReach
 from gdws.planning import cost
 from gdws.planning.budgets import Beta, Budget, Prices
 from gdws.planning.knapsack import allocate

@@ -9,14 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from gdws.core.errors import GdwsError
 from gdws.core.execution import evaluating, placement, private_copy
-from gdws.core.inputs import call_model
+from gdws.core.inputs import Inputs, call_model, map_tensors, place, tensors_of
 from gdws.core.sites import Site
 from gdws.core.unwrap import unwrap
-from gdws.errors import GdwsError
 
 
 @dataclass(frozen=True)
@@ -33,11 +33,11 @@ class Cost:
     size_mb: float
 
 
-def network_cost(model: nn.Module, example: Tensor) -> Cost:
+def network_cost(model: nn.Module, example: Inputs) -> Cost:
     """Count the multiply-adds and parameters of a whole network.
 
-    model    takes images (B, C, H, W). It is left as it was found.
-    example  images (B, C, H, W) of the size in question. Only their shape is used.
+    model    a network. It is left as it was found.
+    example  images (B, C, H, W) of the size in question, or what else it is called with. Only shapes are used.
 
     Returns Cost, with fields macs (for one image), parameters and size_mb (parameters x 4 / 2^20, of weights only the non-zero
     ones). torch.utils.flop_counter counts, two flops a multiply-add. This is not a time: gdws.bench measures.
@@ -47,12 +47,15 @@ def network_cost(model: nn.Module, example: Tensor) -> Cost:
     >>> cost.macs, cost.parameters
     (124617984, 991658)
     """
-    if example.ndim != 4 or 0 in example.shape:
-        raise GdwsError(f"the example is {tuple(example.shape)}: expected images (B, C, H, W)")
+    for value in tensors_of(example):
+        if value.ndim == 0 or 0 in value.shape:
+            raise GdwsError(
+                f"the example is {tuple(value.shape)}: expected images (B, C, H, W), or what the network is called with"
+            )
     model = private_copy(unwrap(model))
     device, dtype = placement(model)
     with evaluating(model), torch.no_grad(), FlopCounterMode(display=False) as counter:
-        call_model(model, torch.zeros(1, *example.shape[1:], device=device, dtype=dtype))
+        call_model(model, place(map_tensors(example[:1], torch.zeros_like), device, dtype))
     parameters = list(model.parameters())
     # Norms and biases that happen to be zero are still stored; pruned weights are not.
     stored = sum(int(p.count_nonzero()) if p.ndim > 1 else p.numel() for p in parameters)

@@ -41,7 +41,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from gdws.errors import GdwsError, OutOfReach
+from gdws.core.errors import GdwsError, OutOfReach
 
 Floats = NDArray[np.float64]
 Solution = tuple[float, float, list[int]]  # loss, cost, option of each layer

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import json
 import reprlib
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from gdws.attacks import PGD
 from gdws.core.checks import is_count
+from gdws.core.errors import GdwsError
+from gdws.core.inputs import Arguments, Inputs, tensors_of
 from gdws.core.reading.schema import Count, Size, build, parse
-from gdws.core.significance import PairedChange, clopper_pearson
 from gdws.core.unwrap import innermost
-from gdws.errors import GdwsError
 from gdws.planning.budgets import KINDS, Budget
+from gdws.planning.fidelity import AnyFidelity, Fidelity, MetricChange, OutputChange
 
-FORMAT, READABLE = "gdws plan 4", ("gdws plan 3", "gdws plan 4")
-"""What is written, and what is read. In the third, what are now ranks had another name."""
+FORMAT, READABLE = "gdws plan 5", ("gdws plan 3", "gdws plan 4", "gdws plan 5")
+"""What is written, and what is read. In the third, what are now ranks had another name; the fourth knew images alone."""
 NO_GAIN = "no gain"
 NO_PLAN = "this is not a plan"
 
@@ -118,116 +120,45 @@ class Measured:
     latency: float
 
 
-HELD_OUT, TRAINING, HELD_BACK = "held-out", "other training", "held-back calibration"
-"""Where the images come from on which a network is compared with its original: the user gave them as unseen; they were left
-over from the data that the calibration images are of; or they were taken out of the calibration images themselves."""
-BY_HEART = 0.995
-"""Networks that decide this share of their training images rightly know them by heart."""
-
-
 @dataclass(frozen=True, kw_only=True)
-class Fidelity:
-    """What a compressed network cost, on images that it was not calibrated on. Counts of images.
+class Input:
+    """One of the tensors that the network is called with.
 
-    source           HELD_OUT, TRAINING or HELD_BACK
-    images           compared
-    agreed           of these, decided alike by both networks
-    change           rightly decided before and after; None without labels
-    attacked         images that were attacked too, on the original; 0 without an attack
-    attacked_agreed  of these, decided alike by both networks
-    attacked_lost    of these, withstood by the original alone. What is withstood by the compressed network alone is no gain:
-                     the attack was not made on it.
+    name   of the argument; None where it has none, or only a position
+    shape  of one sample
+    dtype  as PyTorch calls it, such as "float32"
     """
 
-    source: str
-    images: Size
-    agreed: Count
-    change: PairedChange | None = None
-    attacked: Count = 0
-    attacked_agreed: Count = 0
-    attacked_lost: Count = 0
+    name: str | None
+    shape: tuple[Size, ...]
+    dtype: str
 
-    def __post_init__(self) -> None:
-        decided = (self.images,) if self.change is None else tuple(vars(self.change).values())
-        counted = sum(decided)
-        if counted != self.images or min(decided) < 0 or max(self.agreed, self.attacked) > counted:
-            raise GdwsError(
-                f"{counted} images decided, {self.agreed} alike, {self.attacked} attacked: expected {self.images} at most"
-            )
-        if max(self.attacked_agreed, self.attacked_lost) > self.attacked:
-            raise GdwsError(
-                f"{self.attacked_lost} of {self.attacked} attacked images are lost: expected no more than there are"
-            )
 
-    @property
-    def agreement(self) -> float:
-        """Per cent of the images that are decided alike."""
-        return 100 * self.agreed / self.images
+def describe_inputs(inputs: Inputs) -> tuple[Input, ...]:
+    """What a network is called with, as a plan notes it."""
+    names = [None] if isinstance(inputs, Tensor) else [*(None for _ in inputs.positional), *inputs.named]
+    return tuple(
+        Input(name=name, shape=tuple(value.shape[1:]), dtype=str(value.dtype).removeprefix("torch."))
+        for name, value in zip(names, tensors_of(inputs), strict=True)
+    )
 
-    @property
-    def agreement_interval(self) -> tuple[float, float]:
-        """95 %, exact."""
-        return _percent(self.agreed, self.images)
 
-    @property
-    def attacked_agreement(self) -> float | None:
-        return 100 * self.attacked_agreed / self.attacked if self.attacked else None
+def example_of(plan: Plan, count: int) -> Inputs | None:
+    """So many samples of seeded noise of the kind that a plan notes; None if it notes none."""
+    generator = torch.Generator().manual_seed(0)
 
-    @property
-    def attacked_interval(self) -> tuple[float, float] | None:
-        return _percent(self.attacked_agreed, self.attacked) if self.attacked else None
+    def noise(each: Input) -> Tensor:
+        dtype = getattr(torch, each.dtype, None)
+        if not isinstance(dtype, torch.dtype):
+            raise GdwsError(f"{NO_PLAN}: an input has dtype {each.dtype[:40]!r}: expected one of PyTorch's, such as 'float32'")
+        shape = count, *each.shape
+        return torch.rand(shape, generator=generator).to(dtype) if dtype.is_floating_point else torch.zeros(shape, dtype=dtype)
 
-    @property
-    def accuracy(self) -> tuple[float, float] | None:
-        """Per cent right before and after."""
-        if self.change is None:
-            return None
-        both, total = self.change.both, self.change.total
-        return 100 * (both + self.change.lost) / total, 100 * (both + self.change.gained) / total
-
-    @property
-    def most_lost(self) -> float:
-        """The upper end of the 95 % interval of what was lost, in points: of accuracy, or of agreement without labels; and of
-        what was withstood before, where images were attacked."""
-        clean = 100 - self.agreement_interval[0] if self.change is None else -self.change.score_interval[0]
-        return max(clean, _percent(self.attacked_lost, self.attacked)[1]) if self.attacked else clean
-
-    @property
-    def warning(self) -> str:
-        """What speaks against these numbers: the original seems to have learnt the images by heart. Empty if nothing does."""
-        if self.source == HELD_OUT or self.accuracy is None or self.accuracy[0] < 100 * BY_HEART:
-            return ""
-        return (
-            f"the original decides {self.accuracy[0]:.1f} % of {self.images} {self.source} images rightly: these images seem "
-            "to be known by heart, and say little of others; give held-out images with check=, --check"
-        )
-
-    def __str__(self) -> str:
-        """Accuracy where there are labels, agreement where not, each with its interval."""
-        attacked = ""
-        if self.attacked_interval is not None:
-            attacked = (
-                f"; of {self.attacked} attacked images {self.attacked_agreement:.1f} % are decided as by the original "
-                f"({_range(self.attacked_interval)})"
-            )
-        if self.change is None or self.accuracy is None:
-            told = f"{self.agreement:.1f} % of {self.images} {self.source} images are decided as by the original"
-            return f"{told} ({_range(self.agreement_interval)}){attacked}"
-        before, after = self.accuracy
-        told = f"accuracy {before:.1f} % before, {after:.1f} % after on {self.images} {self.source} images"
-        return f"{told}: {after - before:+.1f} points ({_range(self.change.score_interval, '+.1f')}){attacked}"
-
-    def record(self) -> dict[str, Any]:
-        """As JSON, with what follows from the counts. Per cent and points."""
-        return asdict(self) | {
-            "agreement": self.agreement,
-            "agreement_interval": self.agreement_interval,
-            "attacked_agreement": self.attacked_agreement,
-            "attacked_interval": self.attacked_interval,
-            "accuracy": self.accuracy,
-            "points": None if self.change is None else self.change.points,
-            "points_interval": None if self.change is None else self.change.score_interval,
-        }
+    if len(plan.inputs) == 1 and plan.inputs[0].name is None:
+        return noise(plan.inputs[0])
+    positional = [noise(each) for each in plan.inputs if each.name is None]
+    named = {each.name: noise(each) for each in plan.inputs if each.name is not None}
+    return Arguments(*positional, **named) if plan.inputs else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -243,8 +174,10 @@ class Plan:
     images        short hashes of the calibration images, so that no accuracy is reported on them.
     measured      the time that it takes, where the budget is one of time (gdws.planning.plan.Measured); else None.
     tensor_cores  whether it was planned for them, in sizes that fill their blocks (gdws.planning.choose.fills_blocks).
-    image_shape   (C, H, W) of the images; None in plans that did not note it.
-    fidelity      what it cost, where there were images to see that on (gdws.planning.plan.Fidelity); else None.
+    objective     what must be kept of the outputs (gdws.objectives).
+    inputs        the tensors that the network is called with (gdws.planning.plan.Input); empty in plans that did not note them.
+    others        convolutions of other kinds than nn.Conv2d, by name, and why they stay as they are.
+    fidelity      what it cost, where there was data to see that on (gdws.planning.fidelity); else None.
 
     >>> import gdws
     >>> model, images = gdws.models.embedded(), gdws.data.load("demo", "train").take(4)
@@ -264,8 +197,16 @@ class Plan:
     images: tuple[str, ...] = ()
     measured: Measured | None = None
     tensor_cores: bool = False
-    image_shape: tuple[int, int, int] | None = None
-    fidelity: Fidelity | None = None
+    objective: str = "classes"
+    inputs: tuple[Input, ...] = ()
+    others: dict[str, str] = field(default_factory=dict)
+    fidelity: AnyFidelity | None = None
+
+    @property
+    def image_shape(self) -> tuple[int, int, int] | None:
+        """(C, H, W) of the first pictures among the inputs; None where none are known."""
+        shapes = [each.shape for each in self.inputs if len(each.shape) == 3]
+        return (shapes[0][0], shapes[0][1], shapes[0][2]) if shapes else None
 
     @property
     def macs(self) -> float:
@@ -284,7 +225,7 @@ class Plan:
 
     def to_json(self) -> str:
         """The plan as JSON text (docs/reference/plan-format.md)."""
-        record = {
+        record: dict[str, Any] = {
             "format": FORMAT,
             "method": self.method,
             "budget": {"kind": type(self.budget).__name__, "value": self.budget.value},
@@ -295,9 +236,13 @@ class Plan:
             "images": self.images,
             "measured": None if self.measured is None else asdict(self.measured),
             "tensor cores": self.tensor_cores,
-            "image shape": self.image_shape,
-            "fidelity": None if self.fidelity is None else asdict(self.fidelity),
+            "objective": self.objective,
+            "inputs": [asdict(each) for each in self.inputs],
+            "others": self.others,
+            **dict.fromkeys(_FIDELITIES.values()),
         }
+        if self.fidelity is not None:
+            record[_FIDELITIES[type(self.fidelity)]] = asdict(self.fidelity)
         return json.dumps(record, indent=1)
 
     @classmethod
@@ -319,8 +264,18 @@ class Plan:
         names = [layer.name for layer in stored.layers]
         if len(set(names)) < len(names):
             raise GdwsError(f"{NO_PLAN}: two of its layers have one name: expected each convolution once")
-        budget = KINDS[stored.budget.kind](stored.budget.value)
-        return cls(budget=budget, **{name: value for name, value in vars(stored).items() if name not in ("format", "budget")})
+        known = {
+            each.name: getattr(stored, each.name) for each in fields(cls) if each.name not in ("budget", "fidelity", "inputs")
+        }
+        inputs = stored.inputs
+        if stored.image_shape is not None:
+            inputs = (Input(name=None, shape=stored.image_shape, dtype="float32"),)
+        return cls(
+            budget=KINDS[stored.budget.kind](stored.budget.value),
+            fidelity=stored.fidelity or stored.output_change or stored.metric_change,
+            inputs=inputs,
+            **known,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -345,8 +300,17 @@ class _Stored:
     images: tuple[str, ...]
     measured: Measured | None
     tensor_cores: bool = False
+    objective: str = "classes"
     image_shape: tuple[Size, Size, Size] | None = None
+    inputs: tuple[Input, ...] = ()
+    others: dict[str, str] = field(default_factory=dict)
     fidelity: Fidelity | None = None
+    output_change: OutputChange | None = None
+    metric_change: MetricChange | None = None
+
+
+_FIDELITIES = {Fidelity: "fidelity", OutputChange: "output change", MetricChange: "metric change"}
+"""Under which name each is written."""
 
 
 def _renamed(record: dict[str, Any]) -> dict[str, Any]:
@@ -383,16 +347,6 @@ def plan_of(model: nn.Module) -> Plan | None:
 def attach_plan(model: nn.Module, plan: Plan) -> None:
     """Note on a model by which plan it was compressed."""
     model._gdws_plan = plan  # type: ignore[assignment]
-
-
-def _percent(count: int, total: int) -> tuple[float, float]:
-    low, high = clopper_pearson(count, total)
-    return 100 * low, 100 * high
-
-
-def _range(interval: tuple[float, float], form: str = ".1f") -> str:
-    low, high = interval
-    return f"95 % interval {low:{form}} to {high:{form}}"
 
 
 def _share(pairs: list[tuple[int, int]]) -> float:

@@ -11,17 +11,18 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from gdws.calibration.collect import collect_statistics, find, gather_images, replaceable
+from gdws.calibration.collect import collect_statistics, find, gather_inputs, replaceable, settle
 from gdws.calibration.method import Calibrated, Method, Paper, Uniform
-from gdws.calibration.robustness import settle_attack
 from gdws.calibration.sensitivity import sensitivity
 from gdws.calibration.statistics import Statistics
-from gdws.core.checks import ASKED, Batches, check_differentiable, check_repeatable, check_weights
+from gdws.core.checks import ASKED, AnyBatches, Batches, check_repeatable, check_weights
+from gdws.core.errors import GdwsError
 from gdws.core.execution import evaluating, placement
-from gdws.core.hashing import image_hashes
-from gdws.core.sites import Site
+from gdws.core.hashing import sample_hashes
+from gdws.core.inputs import place
+from gdws.core.sites import Site, other_convolutions
 from gdws.core.version import __version__
-from gdws.errors import GdwsError
+from gdws.objectives import Classes
 from gdws.planning import cost
 from gdws.planning.budgets import Beta, Budget, Latency, Speedup
 from gdws.planning.choose import Choice, choose_calibrated, choose_lego, choose_uniform
@@ -29,13 +30,13 @@ from gdws.planning.latency.measure import measure_latencies
 from gdws.planning.latency.search import closest_within, search_plans
 from gdws.planning.latency.table import Latencies, LatencyTable
 from gdws.planning.latency.target import Target, check_device, for_tensor_cores
-from gdws.planning.plan import NO_GAIN, LayerPlan, Plan
+from gdws.planning.plan import NO_GAIN, LayerPlan, Plan, describe_inputs
 from gdws.structures import select_structures
 
 
 def plan_within(
     model: nn.Module,
-    calibration: Batches | Statistics,
+    calibration: AnyBatches | Statistics,
     budget: Budget,
     method: Method | None,
     target: Target | LatencyTable | None,
@@ -52,18 +53,25 @@ def plan_within(
     seed = seed if given is None else given.seed
     method = method or (given.method if given is not None else Calibrated())
     _check_combination(model, budget, method, target)
-    images, labels = gather_images(calibration) if not isinstance(calibration, Statistics) else (calibration.images, None)
-    example = images[:ASKED].to(*placement(model))
+    device, dtype = placement(model)
+    if isinstance(calibration, Statistics):
+        images, labels, objective = calibration.images, None, calibration.objective
+        method = replace(method, objective=objective)
+        with evaluating(model), torch.no_grad():
+            check_repeatable(lambda inputs: objective.answers(model, inputs), place(images[:ASKED], device, dtype))
+    else:
+        images, labels = gather_inputs(calibration)
+        images, labels, method = settle(model, images, labels, method, is_collected=not isinstance(method, Uniform))
+    if isinstance(method, Paper) and not (isinstance(method.objective, Classes) and isinstance(images, Tensor)):
+        raise GdwsError(
+            f"method 'paper' got the objective {method.settled_objective.name!r}: expected a classifier of images, whose "
+            "decisions its sensitivity is about"
+        )
+    example = place(images[:1], device, dtype)
     sites = find(model, example, method)
-    with evaluating(model), torch.no_grad():
-        check_repeatable(model, example, labels)
-        if not isinstance(method, Uniform):
-            check_differentiable(model, example[:1])
     candidates = replaceable(sites)
     if not candidates:
         _check_dense_is_enough(budget, method, sites)
-    if given is None and not isinstance(method, Uniform):
-        method = settle_attack(model, images, method)
     choices: dict[str, Choice] = {}
     latencies, measured, attack = None, None, None
     statistics: Statistics | None = None
@@ -86,6 +94,7 @@ def plan_within(
                 structures = for_tensor_cores(structures, target)
             choices = choose_calibrated(candidates, structures, statistics, budget, tensor_cores=target is not None)
     elif isinstance(method, Paper):
+        assert isinstance(images, Tensor)
         # Statistics say what their images were attacked with.
         method, statistics = (method if given is None else replace(method, attack=given.attack)), given
         attack = method.settled_attack
@@ -103,10 +112,12 @@ def plan_within(
         seed=seed,
         attack=None if attack is None else asdict(attack),
         versions={"gdws": __version__, "torch": str(torch.__version__)},
-        images=() if isinstance(method, Uniform) else image_hashes(images),
+        images=() if isinstance(method, Uniform) else sample_hashes(images),
+        objective=method.settled_objective.name,
+        inputs=describe_inputs(images),
+        others=other_convolutions(model, example),
         measured=measured,
         tensor_cores=target is not None and not budget.is_measured,
-        image_shape=(images.shape[1], images.shape[2], images.shape[3]),
     )
     return plan, statistics
 
@@ -165,6 +176,7 @@ def _alphas(
     """Equation (8), on the attacked images of statistics where there are some."""
     attack = method.settled_attack
     if statistics is not None:
+        assert isinstance(statistics.attacked, Tensor)
         images, attack = statistics.attacked, None
     size = 100
     batches: Batches = images.split(size)

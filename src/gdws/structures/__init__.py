@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gdws.errors import GdwsError
+from gdws.core.errors import GdwsError
 from gdws.structures.base import Curve, Metric, Structure
 from gdws.structures.gdws import GDWS
 from gdws.structures.two_stage import Split

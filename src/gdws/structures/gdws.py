@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from gdws.core.errors import GdwsError
 from gdws.core.sites import Site
-from gdws.errors import GdwsError
 from gdws.structures import kernel_elimination
 from gdws.structures.base import Curve, Metric, Structure
 from gdws.structures.layers import FactoredConv2d, GDWSConv2d

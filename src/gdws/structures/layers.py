@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gdws.errors import GdwsError
+from gdws.core.errors import GdwsError
 from gdws.structures.mego_lego import Factors
 
 Pair = tuple[int, int]

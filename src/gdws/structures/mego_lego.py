@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from gdws.errors import GdwsError
+from gdws.core.errors import GdwsError
 from gdws.structures.scaling import exponent_of, times_two_to, within_range
 
 Triplets = tuple[Tensor, Tensor, Tensor, Tensor, int]

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from gdws.core.errors import GdwsError
 from gdws.core.sites import Site
-from gdws.errors import GdwsError
 from gdws.structures import filter_splitting
 from gdws.structures.base import Curve, Metric, Structure, set_factors
 from gdws.structures.layers import FactoredConv2d, TwoStageConv2d

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 
-from gdws.errors import GdwsError
+from gdws.core.errors import GdwsError
 
 
 def sum_over_processes(x: Tensor) -> Tensor:

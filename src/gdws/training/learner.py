@@ -18,9 +18,9 @@ from torch import distributed as dist
 from gdws.attacks.gradient_ascent import ascend
 from gdws.core.cuda_graphs import GraphedCallable
 from gdws.core.distributed import ProcessGroup
+from gdws.core.errors import GdwsError
 from gdws.core.execution import full_precision, own_copy, placement
 from gdws.data import Dataset
-from gdws.errors import GdwsError
 from gdws.training.augment import crop_and_flip
 from gdws.training.batchnorm import share_batchnorm_statistics
 from gdws.training.objectives import Objective

@@ -13,17 +13,17 @@ import torch
 from torch import Tensor, nn
 
 from gdws.attacks import MSD, PGD
-from gdws.core.checks import Batches, check_differentiable, check_weights, checked_logits
+from gdws.core.checks import Batches, check_differentiable, check_weights, checked_logits, logits_of
 from gdws.core.distributed import SINGLE_PROCESS, ProcessGroup
+from gdws.core.errors import GdwsError
 from gdws.core.execution import evaluating, full_precision, own_copy, placement
 from gdws.core.hashing import architecture_identity, data_hash, values_hash
 from gdws.core.progress import note, track
 from gdws.core.reading.weights import contiguous_copies, load_weights
-from gdws.core.significance import paired_change
 from gdws.data import Dataset
-from gdws.errors import GdwsError
 from gdws.evaluation.compare import random_starts
 from gdws.evaluation.comparison import percent
+from gdws.planning.significance import paired_change
 from gdws.training.learner import Learner
 from gdws.training.objectives import Objective
 from gdws.training.recipes import OBJECTIVES, Recipe
@@ -158,7 +158,7 @@ def check_trainable(model: nn.Module, data: Dataset, recipe: Recipe) -> None:
     contiguous_copies(model.state_dict())  # as a checkpoint will want them
     with evaluating(model):
         checked_logits(model, images.to(device), data.labels.max().repeat(len(labels)))
-        check_differentiable(model, images[:1].to(device))
+        check_differentiable(logits_of(model), images[:1].to(device))
     try:
         logits = own_copy(model).train()(images.to(device))
     except (ValueError, TypeError, RuntimeError) as error:

@@ -8,7 +8,7 @@ from typing import Any
 
 from gdws.attacks import MSD, PGD
 from gdws.core.checks import check_seed, is_count
-from gdws.errors import GdwsError
+from gdws.core.errors import GdwsError
 from gdws.training.objectives import Objective, Robust, Trades
 from gdws.training.schedules import SCHEDULES
 

@@ -21,10 +21,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from gdws.core.errors import GdwsError
 from gdws.core.files import check_file, ensure_folder, locked, write_atomically
 from gdws.core.reading.schema import Between, Count, build, from_json
 from gdws.core.reading.weights import contiguous_copies, read_weights
-from gdws.errors import GdwsError
 
 FORMAT = "gdws training 4"
 ADDED = {"code or constants"}

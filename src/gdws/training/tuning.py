@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from gdws.core.checks import Batches, checked_logits
 from gdws.core.distributed import SINGLE_PROCESS, ProcessGroup
+from gdws.core.errors import GdwsError
 from gdws.core.execution import evaluating, own_copy, placement
 from gdws.data import Dataset
-from gdws.errors import GdwsError
+from gdws.structures.balance import balance, unbalance
 from gdws.structures.layers import FactoredConv2d
 from gdws.training.loop import Trained, in_memory, train
 from gdws.training.objectives import Taught
@@ -62,10 +63,7 @@ def tune(
         _check_same_classes(model, teacher, data)
     objective = None if teacher is None else Taught(teacher)
     trained = train(moving, data, recipe, folder, objective=objective, before=True, resume=resume, processes=processes)
-    for name, factors in scales.items():
-        layer = trained.model.get_submodule(name)
-        assert isinstance(layer, FactoredConv2d)
-        layer.rescale(1 / factors)
+    unbalance(trained.model, scales)
     for before, after in zip(model.parameters(), trained.model.parameters(), strict=True):
         after.requires_grad_(before.requires_grad)
     return trained
@@ -88,21 +86,3 @@ def trainable_copy(model: nn.Module) -> nn.Module:
     for module in [*factored, *(module for module in copied.modules() if isinstance(module, NORMS))]:
         module.requires_grad_(True)
     return copied
-
-
-@torch.no_grad()
-def balance(model: nn.Module) -> dict[str, Tensor]:
-    """Give every filter of every factored layer the length of what is made of it, and return what it was multiplied by.
-
-    The layer stays the same function. But the steepness of a loss along one factor grows with the square of the other: after
-    compression filters are many times as long as their mixing (docs/explanation/training.md), and no learning rate suits both.
-    """
-    scales = {}
-    for name, layer in model.named_modules():
-        if isinstance(layer, FactoredConv2d):
-            lengths = layer.filters.flatten(1).norm(dim=1)
-            squares = layer.mixing.flatten(2).square().sum(2)
-            mixed = squares.view(layer.groups, layer.out_channels // layer.groups, -1).sum(1).sqrt().flatten()
-            scales[name] = (mixed / lengths).sqrt().where((lengths > 0) & (mixed > 0), 1.0)
-            layer.rescale(scales[name])
-    return scales

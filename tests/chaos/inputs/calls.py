@@ -39,7 +39,7 @@ from chaos.inputs.values import (
 )
 from gdws import attacks, data
 from gdws.attacks import PGD
-from gdws.errors import GdwsError
+from gdws.core.errors import GdwsError
 
 Call = tuple[str, Callable[[Any], object], Sequence[Value]]
 

@@ -12,7 +12,7 @@ from chaos.case import Case, Family, Wrong, command, words
 from chaos.inputs.code import CODE
 from chaos.inputs.options import LONG, MAY, MUST, RED, bases
 from chaos.inputs.place import check_nothing_new, furnish, named, tree
-from gdws.errors import GdwsError
+from gdws.core.errors import GdwsError
 
 
 @dataclass(frozen=True)

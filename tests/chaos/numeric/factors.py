@@ -11,7 +11,7 @@ from torch import Tensor
 
 import gdws
 from chaos.case import Wrong
-from gdws.errors import GdwsError
+from gdws.core.errors import GdwsError
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 

@@ -16,8 +16,8 @@ from scipy.io import savemat
 from gdws import data
 from gdws.core.reading.weights import read_weights
 from gdws.deploy.runtimes import OnnxRuntime
-from gdws.deploy.straight_through import StraightThrough
-from gdws.errors import GdwsError
+from gdws.deploy.onnx.straight_through import StraightThrough
+from gdws.core.errors import GdwsError
 
 big = 2**28  # bytes that each file claims: four times the limit
 place = Path(sys.argv[1])

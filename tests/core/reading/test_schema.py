@@ -5,8 +5,8 @@ from typing import Annotated, Any, Literal
 
 import pytest
 
+from gdws.core.errors import GdwsError
 from gdws.core.reading.schema import Between, Size, build, from_json
-from gdws.errors import GdwsError
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
+from gdws.core.errors import GdwsError
 from gdws.core.reading.weights import load_weights, read_weights
-from gdws.errors import GdwsError
 
 
 def nested(levels):

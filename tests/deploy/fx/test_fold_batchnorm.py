@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from gdws.deploy.fx.fold_batchnorm import NORM, fold_into_next, fold_into_previous, split_into_scale_and_shift
 from gdws.deploy.fx.graph import convolution_arguments, functional_graph, value_of
-from gdws.deploy.onnx import trace_model
+from gdws.deploy.tracing import trace_model
 
 aten = torch.ops.aten
 

@@ -15,7 +15,7 @@ from gdws.deploy.autotune import prepare_graph
 from gdws.deploy.fx.fuse_epilogues import fuse_epilogues, keep_axes_apart, materialize, materialize_in_memory_order
 from gdws.deploy.fx.graph import functional_graph
 from gdws.deploy.inductor import LOOPS_IN_AXIS_ORDER
-from gdws.deploy.onnx import trace_model
+from gdws.deploy.tracing import trace_model
 from gdws.structures import STRUCTURES
 
 CONV, ADD = torch.ops.aten.conv2d.default, torch.ops.aten.add.Tensor

@@ -7,7 +7,7 @@ from torch import nn
 
 from gdws.deploy.fx.graph import convolution_arguments, functional_graph
 from gdws.deploy.fx.pad_channels import TILE, pad_channels
-from gdws.deploy.onnx import trace_model
+from gdws.deploy.tracing import trace_model
 
 CONV = torch.ops.aten.conv2d.default
 

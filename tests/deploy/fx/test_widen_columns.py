@@ -7,7 +7,7 @@ from torch import nn
 
 from gdws.deploy.fx.graph import convolution_arguments, functional_graph
 from gdws.deploy.fx.widen_columns import TILE, split_columns, widen_columns
-from gdws.deploy.onnx import trace_model
+from gdws.deploy.tracing import trace_model
 
 CONV = torch.ops.aten.conv2d.default
 

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from gdws.errors import GdwsError
+from gdws.core.errors import GdwsError
 from gdws.planning.latency import measure, measure_cpu
 from gdws.planning.latency.measure import measure_latencies
 from gdws.planning.latency.table import LatencyTable

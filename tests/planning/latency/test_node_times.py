@@ -4,7 +4,7 @@ import onnx
 import torch
 from onnx import TensorProto, helper
 
-from gdws.deploy.onnx import to_onnx
+from gdws.deploy.onnx.export import to_onnx
 from gdws.deploy.runtimes import NodeTime
 from gdws.planning.latency.node_times import layer_seconds, owners
 

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gdws
+from gdws.core.errors import GdwsError
 from gdws.deploy.benchmark import Timing
 from gdws.deploy.engines import Engine
-from gdws.errors import GdwsError
 from gdws.planning import cost
 from gdws.planning.latency import search
 from gdws.planning.latency.search import Correction, closest_within, search_plans

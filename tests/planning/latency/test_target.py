@@ -2,7 +2,7 @@
 
 import pytest
 
-from gdws.errors import GdwsError
+from gdws.core.errors import GdwsError
 from gdws.planning.latency.target import Target
 
 

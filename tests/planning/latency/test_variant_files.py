@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from gdws.deploy.onnx import to_onnx
+from gdws.deploy.onnx.export import to_onnx
 from gdws.deploy.runtimes import OnnxRuntime
 from gdws.planning.choose import Choice
 from gdws.planning.latency.variant_files import VariantFiles, with_factored_layers

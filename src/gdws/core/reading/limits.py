@@ -11,7 +11,7 @@ import stat
 from io import BufferedIOBase, BufferedReader
 from pathlib import Path
 
-from gdws.errors import GdwsError
+from gdws.core.errors import GdwsError
 
 VARIABLE, DEFAULT = "GDWS_MAX_BYTES", 2**30
 PACKED = 4

@@ -13,7 +13,7 @@ Written by hand because pydantic and msgspec are compiled, and gdws needs no com
 [Layer(name='conv1', size=3)]
 >>> from_json(list[Layer], '[{"name": "conv1", "size": "x"}]', "this is no plan")
 Traceback (most recent call last):
-gdws.errors.GdwsError: this is no plan: [0].size is 'x': expected a whole number from 1 to 65536
+gdws.core.errors.GdwsError: this is no plan: [0].size is 'x': expected a whole number from 1 to 65536
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import types
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from gdws.errors import GdwsError, first_line
+from gdws.core.errors import GdwsError, first_line
 
 LONGEST = 64 * 2**20
 """Bytes of text that are parsed; the plan of a large network has some hundred thousand."""

@@ -15,9 +15,9 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from gdws.core.errors import GdwsError, first_line
 from gdws.core.reading.limits import check_bytes
 from gdws.core.reading.storages import declared_bytes
-from gdws.errors import GdwsError, first_line
 
 NESTS = ("state_dict", "model_state_dict", "net", "model")
 """Where training scripts put the state dict."""

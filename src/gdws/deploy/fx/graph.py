@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 
-from gdws.deploy.onnx import silence_exporter
+from gdws.deploy.tracing import silence_exporter
 
 aten = torch.ops.aten
 

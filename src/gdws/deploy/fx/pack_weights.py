@@ -8,36 +8,43 @@ that alone read it, and its weight is packed in advance. Outputs are channels-la
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 
+from gdws.core.inputs import Inputs, call_model, place
 from gdws.deploy.fx.fold_batchnorm import fold_into_previous
-from gdws.deploy.fx.graph import convolution_arguments, functional_graph, is_plain, only_reader, value_of
-from gdws.deploy.runtimes import wrong_shape
+from gdws.deploy.fx.graph import convolution_arguments, functional_graph, has_fixed_size, is_plain, only_reader, value_of
+from gdws.deploy.interface import Outputs, unpacked
+from gdws.deploy.onnx.signature import Port, wrong_shape
 
 aten, mkldnn = torch.ops.aten, torch.ops.mkldnn
 
 
 class PackedModel:
-    """A traced model with packed convolutions, for the batches that it was traced for: float32 (B, C, H, W) to (B, classes)."""
+    """A traced model with packed convolutions, for inputs of the shapes that it was traced for.
+
+    It gives one tensor, or of several {name: tensor}.
+    """
 
     def __init__(self, program: ExportedProgram, threads: int | None = None) -> None:
         self._module = pack_weights(program)
         self._threads = threads or torch.get_num_threads()
-        (images,) = (node.meta["val"] for node in self._module.graph.find_nodes(op="placeholder"))
-        self._batch, *self._shape = (size if isinstance(size, int) else None for size in images.shape)
+        values = [node.meta["val"] for node in self._module.graph.find_nodes(op="placeholder")]
+        self._ports = [
+            Port(f"input {index}", "", tuple(size if isinstance(size, int) else None for size in value.shape))
+            for index, value in enumerate(values)
+        ]
 
-    def __call__(self, images: Tensor) -> Tensor:
-        if list(images.shape) != [self._batch or len(images), *self._shape]:
-            raise wrong_shape(images, (self._batch or "B", *self._shape))
+    def __call__(self, inputs: Inputs) -> Outputs:
+        if told := wrong_shape(inputs, self._ports):
+            raise told
         threads = torch.get_num_threads()
         if threads != self._threads:
             torch.set_num_threads(self._threads)
         try:
             with torch.no_grad():
-                logits: Tensor = self._module(images.to("cpu", torch.float32))
-                return logits
+                found = call_model(self._module, place(inputs, "cpu", torch.float32))
+                return unpacked(found) if isinstance(found, dict) else found
         finally:
             if threads != self._threads:
                 torch.set_num_threads(threads)
@@ -58,7 +65,7 @@ def pack_weights(program: ExportedProgram) -> GraphModule:
 def _pack(module: GraphModule, node: Node) -> None:
     source, weight, bias, stride, padding, dilation, groups = convolution_arguments(node)
     shape = source.meta["val"].shape
-    if not is_plain(node):
+    if not is_plain(node) or not has_fixed_size(source):
         return
     relu = only_reader(node, aten.relu.default)
     last, activation = (node, "none") if relu is None else (relu, "relu")

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from torch import nn
 
-from gdws.errors import GdwsError
+from gdws.core.errors import GdwsError
 from gdws.models.zoo.mobile import mobilenetv1, mobilenetv2
 from gdws.models.zoo.normalize import IMAGENET, Normalize
 from gdws.models.zoo.preact import preactresnet18, preactresnet18_dws, preactresnet18_msd, preactresnet50, tiny

@@ -14,14 +14,15 @@ from torch import nn
 
 from gdws.calibration.cache import keep_in_cache, usable_cache
 from gdws.calibration.statistics import Statistics
+from gdws.core.errors import GdwsError
 from gdws.core.execution import placement
 from gdws.core.hashing import architecture_identity, values_hash
+from gdws.core.inputs import sample_shapes
 from gdws.core.reading.limits import read_file
 from gdws.core.reading.schema import parse
 from gdws.core.sites import Site
 from gdws.deploy.engines import ENGINES
 from gdws.deploy.packages import require
-from gdws.errors import GdwsError
 from gdws.planning.latency.measure_cpu import measure_on_cpu
 from gdws.planning.latency.measure_gpu import measure_on_gpu
 from gdws.planning.latency.table import LatencyTable
@@ -85,6 +86,6 @@ def _key(
         architecture_identity(model),
         [[site.name, site.maps] for site in sites],
         [structure.name for structure in structures],
-        list(statistics.images.shape[1:]),
+        sample_shapes(statistics.images),
     ]
     return hashlib.sha256(json.dumps(described).encode()).hexdigest()[:16]

@@ -6,18 +6,21 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
-from torch import Tensor, nn
+import torch
+from torch import nn
 
 from gdws.calibration.statistics import Statistics
+from gdws.core.errors import GdwsError
 from gdws.core.files import scratch_folder
+from gdws.core.inputs import Inputs, place, repeat_first
 from gdws.core.progress import track
 from gdws.core.sites import Site
 from gdws.deploy.benchmark import interval
 from gdws.deploy.engines import installed_engines, open_session, prepare_for_engine
 from gdws.deploy.fx.pack_weights import PackedModel
-from gdws.deploy.onnx import trace_model
+from gdws.deploy.interface import Outputs
 from gdws.deploy.runtimes import NodeTime, OnnxRuntime, OpenVino
-from gdws.errors import GdwsError
+from gdws.deploy.tracing import trace_model
 from gdws.planning.choose import Choice
 from gdws.planning.knapsack import Floats
 from gdws.planning.latency.node_times import layer_seconds, owners
@@ -36,15 +39,15 @@ def measure_on_cpu(
     model: nn.Module, sites: Sequence[Site], structures: Sequence[Structure], statistics: Statistics, target: Target
 ) -> LatencyTable:
     grid = variants_to_time(sites, structures, statistics, SHARES, vector_width(target))
-    example = statistics.images[:1].float().repeat(target.batch, 1, 1, 1)
-    calibration = statistics.images[:25].float() if target.precision == "int8" else None
+    example = repeat_first(statistics.images, target.batch)
+    calibration = place(statistics.images[:25], "cpu", torch.float32) if target.precision == "int8" else None
     candidates = installed_engines("cpu", target.precision)
     wanted = [engine.name for engine in candidates]
     engines = [engine.name for engine in candidates if engine.times_layers and target.engine in ("auto", engine.name)]
     if not engines:
         raise GdwsError(f"the engine {target.engine} is not installed: expected it (pip install 'gdws[engines]')")
     assert target.threads is not None
-    plain: dict[tuple[str, int], Callable[[Tensor], Tensor]] = {}
+    plain: dict[tuple[str, int], Callable[[Inputs], Outputs]] = {}
     profiled: dict[tuple[str, int], OnnxRuntime | OpenVino] = {}
     names = []
     files = VariantFiles(model, example)

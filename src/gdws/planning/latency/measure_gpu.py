@@ -9,7 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from gdws.calibration.statistics import Statistics
+from gdws.core.errors import GdwsError
 from gdws.core.execution import placement
+from gdws.core.inputs import repeat_first
 from gdws.core.progress import track
 from gdws.core.sites import Site
 from gdws.deploy.benchmark import bench
@@ -26,7 +28,9 @@ def measure_on_gpu(
     """Networks as CUDA graphs, and layers that are repeated within one."""
     device, _ = placement(model)
     grid = variants_to_time(sites, structures, statistics, (*SHARES, LARGE), vector_width(target))
-    example = statistics.images[:1].float().repeat(target.batch, 1, 1, 1)
+    example = repeat_first(statistics.images, target.batch)
+    if not isinstance(example, Tensor):
+        raise GdwsError("the target is cuda and the network has several inputs: expected one tensor, or an engine of the CPU")
     dense = graph_model(with_noise_weights(model, {}).to(device), example, target.precision)
     layout = dense.layout
     random, inputs = torch.Generator(device).manual_seed(0), dict[tuple[int, ...], Tensor]()

@@ -1,8 +1,8 @@
 """Which layer of a network the nodes of an engine's own graph belong to, and what each layer took.
 
-An engine fuses nodes, renames them, and puts changes of layout between them. The names of the exported graph (gdws.deploy.onnx)
-lead back: a fused node bears the name of its convolution or of the last operation that was fused into it, and a suffix of
-the engine's.
+An engine fuses nodes, renames them, and puts changes of layout between them. The names of the exported graph
+(gdws.deploy.onnx.export) lead back: a fused node bears the name of its convolution or of the last operation that was fused into
+it, and a suffix of the engine's.
 """
 
 from __future__ import annotations

@@ -12,16 +12,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from gdws.calibration.statistics import Statistics
+from gdws.core.errors import OutOfReach
 from gdws.core.execution import placement
 from gdws.core.files import scratch_folder
+from gdws.core.inputs import Inputs, place, repeat_first
 from gdws.core.progress import note, track
 from gdws.core.sites import Site
 from gdws.deploy.benchmark import bench
 from gdws.deploy.engines import ENGINES, Compiled, compile
-from gdws.errors import OutOfReach
 from gdws.planning.budgets import Latency, Speedup
 from gdws.planning.choose import Choice, allocate_layers
 from gdws.planning.latency.table import Latencies, LatencyTable
@@ -97,8 +98,8 @@ def search_plans(
     and was too slow.
     """
     share, dense_engine = budget.share, table.reference[0]
-    example = statistics.images[:1].float().repeat(table.target.batch, 1, 1, 1)
-    calibration = statistics.images[:25].float()
+    example = repeat_first(statistics.images, table.target.batch)
+    calibration = place(statistics.images[:25], "cpu", torch.float32)
     device = placement(model)[0] if table.target.engine == "cuda" else torch.device("cpu")
     threads, precision = table.target.threads or torch.get_num_threads(), table.target.precision
 
@@ -227,8 +228,8 @@ def build_engine(
     network: nn.Module,
     engine: str,
     target: Target,
-    example: Tensor,
-    calibration: Tensor,
+    example: Inputs,
+    calibration: Inputs,
     files: VariantFiles | None = None,
 ) -> Compiled:
     """A network as it will run in an engine of the target. calibration: for int8; files: to export it faster."""

@@ -15,9 +15,9 @@ from typing import Annotated
 
 import numpy as np
 
+from gdws.core.errors import GdwsError
 from gdws.core.reading.schema import Between, Size, build, parse
 from gdws.core.sites import Site
-from gdws.errors import GdwsError
 from gdws.planning.latency.target import Target
 from gdws.structures.base import Structure
 

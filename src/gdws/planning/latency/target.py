@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 from gdws.core.checks import is_count
+from gdws.core.errors import GdwsError
 from gdws.core.execution import MOST_THREADS, placement
 from gdws.deploy.engines import ENGINES
-from gdws.errors import GdwsError
 from gdws.structures.base import Structure
 
 

@@ -10,19 +10,20 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from gdws.core.files import scratch_folder
-from gdws.deploy.onnx import to_onnx
+from gdws.core.inputs import Inputs
+from gdws.deploy.onnx.export import to_onnx
 from gdws.deploy.packages import require
 from gdws.structures.layers import FactoredConv2d
 from gdws.structures.stages import Stage, stages_of
 
 
 class VariantFiles:
-    """Writes networks that differ from a dense `model` in factored layers only. example (B, C, H, W): an image size."""
+    """Writes networks that differ from a dense `model` in factored layers only. example: what it takes, of the size."""
 
-    def __init__(self, model: nn.Module, example: Tensor) -> None:
+    def __init__(self, model: nn.Module, example: Inputs) -> None:
         self._model, self._example = model, example
 
     @cached_property

@@ -8,11 +8,13 @@ import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
 
-from gdws.deploy.onnx_file import read_onnx
+from gdws.core.errors import GdwsError
+from gdws.core.inputs import Arguments
+from gdws.deploy.onnx.reading import read_onnx, read_signature
+from gdws.deploy.onnx.signature import Port
+from gdws.deploy.onnx.straight_through import StraightThrough
 from gdws.deploy.quantize import quantize, quantize_openvino
 from gdws.deploy.runtimes import OnnxRuntime, OpenVino
-from gdws.deploy.straight_through import StraightThrough
-from gdws.errors import GdwsError
 
 IMAGES = torch.rand(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 READERS = {
@@ -92,35 +94,22 @@ WRONG = {
     ),
     "no weight": ({"constants": []}, "is not an ONNX model"),
     "an unknown operator": ({"nodes": before(helper.make_node("Magic", ["images"], ["x"]))}, "Magic"),
-    "two inputs": (
-        {"inputs": [value("images", ["B", 3, 8, 8]), value("mask", ["B"])]},
-        "takes 'images' of float32, 'mask' of",
+    "no input": ({"inputs": [value("weight", [5, 192])]}, "takes nothing: expected tensors of float32"),
+    "words": (
+        {"inputs": [value("images", ["B", 3, 8, 8]), value("words", ["B"], TensorProto.STRING)]},
+        "takes 'images' of float32, 'words' of string: expected",
     ),
-    "no input": ({"inputs": [value("weight", [5, 192])]}, "takes nothing: expected one tensor of images"),
-    "bytes": ({"inputs": [value("images", ["B", 3, 8, 8], TensorProto.UINT8)]}, "takes 'images' of uint8: expected one tensor"),
-    "half": ({"inputs": [value("images", ["B", 3, 8, 8], TensorProto.FLOAT16)]}, "takes 'images' of float16: expected"),
-    "no axes": (
-        {"inputs": [value("images", ["B", 192])]},
-        "takes 'images' of float32 with 2 axes: expected one",
+    "a sequence": (
+        {"inputs": [helper.make_tensor_sequence_value_info("images", FLOAT, ["B", 3, 8, 8])]},
+        "takes 'images' of sequence: expected tensors of",
     ),
-    "two outputs": (
-        {"outputs": [value("logits", ["B", 5]), value("flat", ["B", 192])]},
-        "gives 'logits' of float32, 'flat'",
+    "complex numbers": (
+        {"outputs": [value("logits", ["B", 5]), value("flat", ["B", 192], TensorProto.COMPLEX64)]},
+        "gives 'logits' of float32, 'flat' of complex64: expected",
     ),
-    "a map": (
-        {"outputs": [value("images", ["B", 3, 8, 8])]},
-        "gives 'images' of float32 with 4 axes: expected one",
-    ),
-    "a square": (
-        {
-            "nodes": before(helper.make_node("Transpose", ["images"], ["x"], perm=[1, 0, 2, 3])),
-            "constants": [WEIGHT_OF_A_PIXEL],
-        },
-        r"gives \(3, 5\) for 1 images: expected logits",
-    ),
-    "labels": (
-        {"nodes": [*BODY, helper.make_node("ArgMax", ["logits"], ["top"])], "outputs": [value("top", ["B", 1], INT64)]},
-        "gives 'top' of int64|has the operators ArgMax",
+    "one name for two": (
+        {"inputs": [value("images", ["B", 3, 8, 8]), value("images", ["B", 3, 8, 8])]},
+        "has inputs and outputs of the names 'images, images, logits'|is not an ONNX model",
     ),
     "a shape": ({"constants": [declared(10**5, 10**5)]}, "is not an ONNX model"),
     "a negative shape": ({"constants": [declared(-1, 192)]}, "is not an ONNX model"),
@@ -193,6 +182,64 @@ def test_sizes_that_a_file_leaves_open_are_those_of_usual_images(folder, monkeyp
     monkeypatch.setenv("GDWS_MAX_BYTES", "1000")
     with pytest.raises(GdwsError, match=r"values between the layers of .*x.onnx would take 602,1\d\d bytes"):
         read_onnx(path, "anybody")
+
+
+TWO = [helper.make_node("Mul", ["image", "sigma"], ["scaled"]), helper.make_node("ArgMax", ["scaled"], ["top"], axis=1)]
+
+
+def two(kind=FLOAT):
+    """Two tensors in, whose open sizes have the same names, and two out."""
+    inputs = [value("sigma", ["B", 1, "H", "W"], kind), value("image", ["B", 3, "H", "W"], kind)]
+    return {
+        "inputs": inputs,
+        "outputs": [value("scaled", ["B", 3, "H", "W"], kind), value("top", ["B", 1, "H", "W"], INT64)],
+        "nodes": TWO,
+        "constants": [],
+    }
+
+
+def test_a_file_of_several_tensors_of_any_type_is_read(folder):
+    path = save(folder / "x.onnx", **two(TensorProto.FLOAT16))
+    signature = read_signature(path)
+    assert signature.inputs[1] == Port("image", "float16", ("B", 3, "H", "W"))
+    assert signature.outputs[1] == Port("top", "int64", ("B", 1, "H", "W"))
+    image, sigma = torch.rand(2, 3, 5, 7), torch.rand(2, 1, 5, 7)
+    wanted = image.half() * sigma.half()
+    for given in (Arguments(sigma, image), Arguments(image=image, sigma=sigma), Arguments(sigma, image=image)):
+        for found in (OnnxRuntime(path)(given), OpenVino(path, given)(given)):
+            torch.testing.assert_close(found["scaled"], wanted, atol=1e-3, rtol=0)
+            assert torch.equal(found["top"], found["scaled"].argmax(1, keepdim=True))
+
+
+def test_what_does_not_fit_the_inputs_of_a_file_is_told(folder):
+    session = OnnxRuntime(save(folder / "x.onnx", **two()))
+    image, sigma = torch.rand(2, 3, 5, 7), torch.rand(2, 1, 5, 7)
+    with pytest.raises(GdwsError, match=r"takes 2 tensors \(sigma, image\) and was given 1: expected as many"):
+        session(image)
+    with pytest.raises(GdwsError, match=r"image has shape \(2, 4, 5, 7\): expected \('B', 3, 'H', 'W'\)"):
+        session(Arguments(sigma, torch.rand(2, 4, 5, 7)))
+    with pytest.raises(GdwsError, match=r"sigma is of torch\.int64: expected values of float32"):
+        session(Arguments(sigma.long(), image))
+
+
+def test_memory_is_counted_over_all_inputs_and_outputs(folder, monkeypatch):
+    """Both are images of one size: what is between them is three channels of a usual image."""
+    path = save(folder / "x.onnx", **two())
+    monkeypatch.setenv("GDWS_MAX_BYTES", "1000")
+    with pytest.raises(GdwsError, match=r"values between the layers of .*x.onnx would take 1,003,520 bytes"):
+        read_onnx(path, "anybody")
+
+
+def test_networks_that_halve_sizes_often_are_read(folder):
+    """A usual image can be halved five times; this network needs seven."""
+    pools = [helper.make_node("MaxPool", [f"p{n}"], [f"p{n + 1}"], kernel_shape=[2, 2], strides=[2, 2]) for n in range(7)]
+    ups = [helper.make_node("Resize", [f"u{n}", "", "scales"], [f"u{n + 1}"]) for n in range(7)]
+    ends = helper.make_node("Identity", ["images"], ["p0"]), helper.make_node("Identity", ["p7"], ["u0"])
+    nodes = [ends[0], *pools, ends[1], *ups, helper.make_node("Concat", ["u7", "images"], ["both"], axis=1)]
+    scales = numpy_helper.from_array(np.array([1, 1, 2, 2], np.float32), "scales")
+    sizes = {"inputs": [value("images", ["B", 3, "H", "W"])], "outputs": [value("both", ["B", 6, "H", "W"])]}
+    path = save(folder / "x.onnx", nodes=nodes, constants=[scales], **sizes)
+    assert OnnxRuntime(path)(torch.rand(1, 3, 128, 128)).shape == (1, 6, 128, 128)
 
 
 CONV = numpy_helper.from_array(np.ones((3, 3, 3, 3), np.float32), "kernel")

@@ -1,28 +1,32 @@
 """ONNX files that may come from anyone, checked before an engine has them: engines trust files, and some end the process.
 
-What is taken is what networks are exported as: one graph from one input of images (B, C, H, W) to one output of logits
-(B, classes), both float32, without loops, branches and functions, whose tensors are as large as they say and fit into memory.
+What is taken is what networks are exported as: one graph from tensors of numbers to tensors of numbers, without loops, branches
+and functions, whose tensors are as large as they say and fit into memory.
 """
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from gdws.core.errors import GdwsError
 from gdws.core.reading.limits import check_bytes, max_bytes, read_file
+from gdws.deploy.onnx.signature import Signature, signature_in
 from gdws.deploy.packages import require
-from gdws.errors import GdwsError
 
 CONTROL = {"If", "Loop", "Scan", "SequenceMap"}
 """Operators that run other graphs: how long and on what is not known from the file."""
-IMAGES, LOGITS = "images (B, C, H, W)", "logits (B, classes)"
+NUMBERS = ("float32", "float16", "float64", "int64", "int32", "int16", "int8", "uint8", "bool")
+"""Types of what goes in and comes out: those that PyTorch, ONNX Runtime and OpenVINO all have."""
 SMALL = 1024
 """Elements of constants that shapes may be computed from."""
-IMAGE = (1, 3, 224, 224)
-"""Stands for the sizes that a file leaves open when memory is counted."""
+IMAGES = ((1, 3, 224, 224), (1, 3, 256, 256))
+"""Stand for the sizes that a file leaves open when memory is counted: the second for networks that halve them more often."""
+OTHER = 64
+"""Stands for open sizes of what is no batch of images."""
 
 
 def read_onnx(path: Path, reader: str) -> Any:
@@ -30,6 +34,17 @@ def read_onnx(path: Path, reader: str) -> Any:
     proto = parse_onnx(path, reader)
     check_onnx(proto, path, reader)
     return proto
+
+
+def read_signature(path: Path | str) -> Signature:
+    """Names, types and shapes of what an ONNX file takes and gives; sizes that it leaves free have names there.
+
+    >>> import gdws, torch
+    >>> gdws.to_onnx(torch.nn.Conv2d(3, 4, 3, padding=1), "free.onnx", torch.rand(1, 3, 16, 16))
+    >>> read_signature("free.onnx").inputs
+    (Port(name='images', dtype='float32', shape=('batch', 3, 'height', 'width')),)
+    """
+    return signature_in(read_onnx(Path(path), "onnx"))
 
 
 def parse_onnx(path: Path, reader: str) -> Any:
@@ -46,8 +61,11 @@ def parse_onnx(path: Path, reader: str) -> Any:
         raise unreadable_file(path, reader, error) from None
 
 
-def check_onnx(proto: Any, path: Path, reader: str) -> None:
-    """Refuse what is not such a network, in a sentence. Tensors that the file keeps in others are read into it."""
+def check_onnx(proto: Any, path: Path, reader: str, *, strict: bool = True) -> None:
+    """Refuse what is not such a network, in a sentence. Tensors that the file keeps in others are read into it.
+
+    strict: also where shapes contradict each other, which they may for images of a size that the network does not take.
+    """
     onnx = require("onnx")
     try:
         _check_kind(onnx, proto, path)
@@ -55,8 +73,7 @@ def check_onnx(proto: Any, path: Path, reader: str) -> None:
         for tensor in _tensors(proto):
             onnx.numpy_helper.to_array(tensor)  # a view of as many bytes as its shape says, or an error
         onnx.checker.check_model(proto)
-        shapes = _shapes(onnx, proto)
-        _check_logits(shapes, path)
+        shapes = _inferred(onnx, proto, strict)
         check_bytes(f"the values between the layers of {path}", _most_alive(onnx, shapes), path.stat().st_size)
     except Exception as error:
         raise unreadable_file(path, reader, error) from None
@@ -66,7 +83,7 @@ def images_together(path: Path) -> int:
     """How many images the file's network can take at a time without more memory than the content of a file may take."""
     onnx = require("onnx")
     proto = parse_onnx(path, "ONNX Runtime")
-    return max(1, max_bytes(path.stat().st_size) // max(1, _most_alive(onnx, _shapes(onnx, proto))))
+    return max(1, max_bytes(path.stat().st_size) // max(1, _most_alive(onnx, _inferred(onnx, proto, True))))
 
 
 def operator_set(proto: Any) -> int:
@@ -90,7 +107,7 @@ def unreadable_file(path: Path, reader: str, error: Exception) -> GdwsError:
 
 
 def _check_kind(onnx: Any, proto: Any, path: Path) -> None:
-    """One graph, from one input of images to one output of logits, in float32."""
+    """One graph, from tensors of numbers to tensors of numbers."""
     graph = proto.graph
     attributes = [attribute for node in graph.node for attribute in node.attribute]
     control = sorted({node.op_type for node in graph.node} & CONTROL)
@@ -101,31 +118,14 @@ def _check_kind(onnx: Any, proto: Any, path: Path) -> None:
     version, latest = operator_set(proto), onnx.defs.onnx_opset_version()
     if not 1 <= version <= latest:
         raise GdwsError(f"{path} is of operator set {version}: expected 1 to {latest}, which onnx {onnx.__version__} knows")
-    weights = {tensor.name for tensor in graph.initializer}
-    given = [value for value in graph.input if value.name not in weights]
-    for verb, values, what, rank in (("takes", given, IMAGES, 4), ("gives", graph.output, LOGITS, 2)):
-        found = [_shown(onnx, value) for value in values]
-        ranks = [len(value.type.tensor_type.shape.dim) for value in values if value.type.tensor_type.HasField("shape")]
-        if [kind for _, kind in found] != ["float32"] or ranks not in ([], [rank]):
-            shown = ", ".join(f"{name} of {kind}" for name, kind in found[:4]) or "nothing"
-            axes = f" with {ranks[0]} axes" if len(ranks) == 1 and ranks[0] != rank else ""
-            raise GdwsError(f"{path} {verb} {shown}{axes}: expected one tensor of {what} in float32")
-
-
-def _check_logits(graph: Any, path: Path) -> None:
-    """Logits must come out for as many images as went in, as far as the shapes of the graph are known."""
-    logits = graph.output[0].type.tensor_type
-    sizes = [size.dim_value for size in logits.shape.dim]
-    batch = graph.input[0].type.tensor_type.shape.dim[0].dim_value  # the images come before the weights
-    if logits.HasField("shape") and (len(sizes) != 2 or sizes[0] not in (0, batch)):
-        raise GdwsError(f"{path} gives {tuple(sizes)} for {batch} images: expected {LOGITS}")
-
-
-def _shown(onnx: Any, value: Any) -> tuple[str, str]:
-    """Name and type of an input or output."""
-    kind = value.type.tensor_type.elem_type
-    names = {number: name.lower() for name, number in onnx.TensorProto.DataType.items()}
-    return repr(value.name[:40]), "float32" if kind == onnx.TensorProto.FLOAT else names.get(kind, f"type {kind}")
+    signature = signature_in(proto)
+    for verb, ports in (("takes", signature.inputs), ("gives", signature.outputs)):
+        if not ports or any(port.dtype not in NUMBERS for port in ports):
+            shown = ", ".join(f"{port.name[:40]!r} of {port.dtype}" for port in ports[:4]) or "nothing"
+            raise GdwsError(f"{path} {verb} {shown}: expected tensors of {', '.join(NUMBERS)}")
+    names = [port.name for port in (*signature.inputs, *signature.outputs)]
+    if len(set(names)) < len(names) or not all(names):
+        raise GdwsError(f"{path} has inputs and outputs of the names {', '.join(names)[:80]!r}: expected one for each")
 
 
 def _check_outside(onnx: Any, proto: Any, path: Path) -> None:
@@ -159,25 +159,34 @@ def _tensors(proto: Any) -> Iterator[Any]:
             yield from (*([attribute.t] if attribute.HasField("t") else []), *attribute.tensors)
 
 
-def _shapes(onnx: Any, proto: Any) -> Any:
-    """The graph with the shapes of all values for one image, or for as many as the file takes."""
-    return onnx.shape_inference.infer_shapes(_without_weights(onnx, proto), strict_mode=True, data_prop=True).graph
+def _inferred(onnx: Any, proto: Any, strict: bool) -> Any:
+    """The graph with the shapes of all values that are known, for images of a usual size."""
+    failed: Exception = ValueError()
+    for image in IMAGES:
+        try:
+            light = _without_weights(onnx, proto, image)
+            return onnx.shape_inference.infer_shapes(light, strict_mode=strict, data_prop=True).graph
+        except Exception as error:
+            failed = error
+    raise failed
 
 
-def _without_weights(onnx: Any, proto: Any) -> Any:
+def _without_weights(onnx: Any, proto: Any, image: Sequence[int]) -> Any:
     """The graph for images of one size, with shapes for large constants, and without what it claims of its own shapes."""
     light = type(proto)()
     light.ir_version = proto.ir_version
     light.opset_import.extend(proto.opset_import)
     graph = light.graph
     graph.name = proto.graph.name
-    graph.node.extend(proto.graph.node)
+    ranges = [node for node in proto.graph.node if node.op_type == "Range"]
+    graph.node.extend(node for node in proto.graph.node if node.op_type != "Range")
+    graph.input.extend(_counted(onnx, proto, node) for node in ranges)  # onnx would write down every number of them
     weights = {tensor.name for tensor in proto.graph.initializer}
+    shapes = _sized(signature_in(proto), image)
     for value in proto.graph.input:
         if value.name not in weights:
-            sizes = [size.dim_value for size in value.type.tensor_type.shape.dim] or [0] * len(IMAGE)
-            shape = [own or usual for own, usual in zip(sizes, IMAGE, strict=True)]
-            graph.input.append(onnx.helper.make_tensor_value_info(value.name, value.type.tensor_type.elem_type, shape))
+            kind = value.type.tensor_type.elem_type
+            graph.input.append(onnx.helper.make_tensor_value_info(value.name, kind, shapes[value.name]))
     for tensor in proto.graph.initializer:
         if math.prod(tensor.dims) <= SMALL:
             graph.initializer.append(tensor)
@@ -186,6 +195,32 @@ def _without_weights(onnx: Any, proto: Any) -> Any:
     for value in proto.graph.output:
         graph.output.append(onnx.helper.make_tensor_value_info(value.name, value.type.tensor_type.elem_type, None))
     return light
+
+
+def _counted(onnx: Any, proto: Any, node: Any) -> Any:
+    """What a Range gives as an input: of as many numbers as its constants say, or of unknown size."""
+    constants = {tensor.name: tensor for tensor in proto.graph.initializer}
+    found = [constants[name] for name in node.input if name in constants and math.prod(constants[name].dims) == 1]
+    if len(found) < 3:
+        return onnx.helper.make_tensor_value_info(node.output[0], onnx.TensorProto.INT64, ["numbers"])
+    start, limit, step = (onnx.numpy_helper.to_array(tensor).item() for tensor in found)
+    count = max(math.ceil((limit - start) / step), 0) if step else 0
+    check_bytes(f"the numbers that {node.name[:40]!r} counts", count * onnx.numpy_helper.to_array(found[0]).itemsize)
+    return onnx.helper.make_tensor_value_info(node.output[0], found[0].data_type, [count])
+
+
+def _sized(signature: Signature, image: Sequence[int]) -> dict[str, list[int]]:
+    """The shapes of inputs by name, with what stands for the sizes that are open; those of one name are one size."""
+    named: dict[str, int] = {}
+    found: dict[str, list[int]] = {}
+    for port in sorted(signature.inputs, key=lambda port: len(port.shape) not in (0, len(image))):  # images first
+        shape = port.shape or (None,) * len(image)
+        usual = image if len(shape) == len(image) else (1, *[OTHER] * len(shape))
+        found[port.name] = [
+            named.setdefault(size, usual[axis]) if isinstance(size, str) else size or usual[axis]
+            for axis, size in enumerate(shape)
+        ]
+    return found
 
 
 def _most_alive(onnx: Any, graph: Any) -> int:

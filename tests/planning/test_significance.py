@@ -7,8 +7,8 @@ import pytest
 import torch
 from scipy import stats
 
-from gdws.core.significance import PairedChange, binomial_tail, clopper_pearson, images_to_bound, paired_change, wilson
-from gdws.errors import GdwsError
+from gdws.core.errors import GdwsError
+from gdws.planning.significance import PairedChange, binomial_tail, clopper_pearson, images_to_bound, paired_change, wilson
 
 SHARES = [(0, 1), (1, 1), (0, 40), (3, 40), (40, 40), (511, 1000), (9999, 10000)]
 

@@ -9,11 +9,11 @@ from torch import nn
 
 from gdws import data
 from gdws.attacks import PGD
-from gdws.deploy.onnx import to_onnx
+from gdws.core.errors import GdwsError
+from gdws.deploy.onnx.export import to_onnx
+from gdws.deploy.onnx.straight_through import StraightThrough
 from gdws.deploy.quantize import quantize
 from gdws.deploy.runtimes import OnnxRuntime
-from gdws.deploy.straight_through import StraightThrough
-from gdws.errors import GdwsError
 from gdws.evaluation.accuracy import evaluate
 
 

@@ -20,7 +20,7 @@ from statistics import NormalDist
 import numpy as np
 from torch import Tensor
 
-from gdws.errors import GdwsError
+from gdws.core.errors import GdwsError
 
 CONFIDENCE = 0.95
 

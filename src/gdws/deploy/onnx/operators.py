@@ -7,27 +7,58 @@ constant tensor of shapes, axes or paddings as Python numbers: a trace then know
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from gdws.errors import GdwsError
+from gdws.core.errors import GdwsError
+from gdws.deploy.onnx.rearranging import (
+    Attributes,
+    cast,
+    constant,
+    counted,
+    expanded,
+    filled,
+    numbers_in,
+    padded_all,
+    picked,
+    reshaped,
+    scattered,
+    sliced,
+    split,
+    squeezed,
+    tiled,
+    unsqueezed,
+)
+from gdws.deploy.onnx.windows import (
+    average_pool,
+    convolution,
+    depth_to_space,
+    max_pool,
+    resized,
+    space_to_depth,
+    transposed_convolution,
+)
 
-Attributes = dict[str, Any]
 NUMBERS = (
     "Expand",
     "Pad",
+    "ReduceL1",
     "ReduceL2",
     "ReduceMax",
     "ReduceMean",
+    "ReduceMin",
     "ReduceSum",
+    "ReduceSumSquare",
     "Reshape",
+    "Resize",
     "Slice",
     "Split",
     "Squeeze",
+    "Tile",
     "Unsqueeze",
 )
 """Operators whose inputs after the first are numbers."""
@@ -51,33 +82,6 @@ def _quantized(inputs: list[Any], attributes: Attributes) -> Tensor:
     return torch.fake_quantize_per_tensor_affine(values, scale.reshape(()), zero.reshape(()).int(), limits.min, limits.max)
 
 
-def _padded(x: Tensor, attributes: Attributes, value: float = 0.0) -> Tensor:
-    """ONNX pads all beginnings, then all ends; PyTorch the last axis first."""
-    pads = attributes.get("pads", [0, 0, 0, 0])
-    return F.pad(x, [pads[1], pads[3], pads[0], pads[2]], value=value) if any(pads) else x
-
-
-def _convolution(inputs: list[Any], attributes: Attributes) -> Tensor:
-    x, weight, bias = [*inputs, None][:3]
-    geometry = [attributes.get(name, [1, 1]) for name in ("strides", "dilations")]
-    return F.conv2d(_padded(x, attributes), weight, bias, geometry[0], 0, geometry[1], attributes.get("group", 1))
-
-
-def _max_pool(inputs: list[Any], attributes: Attributes) -> Tensor:
-    padded = _padded(inputs[0], attributes, -torch.inf)
-    size, stride = attributes["kernel_shape"], attributes.get("strides", [1, 1])
-    return F.max_pool2d(padded, size, stride, ceil_mode=bool(attributes.get("ceil_mode", 0)))
-
-
-def _average_pool(inputs: list[Any], attributes: Attributes) -> Tensor:
-    pads = attributes.get("pads", [0, 0, 0, 0])
-    if pads[:2] != pads[2:]:
-        raise GdwsError(f"an AveragePool has the pads {pads}: expected as many before as after")
-    size, stride = attributes["kernel_shape"], attributes.get("strides", [1, 1])
-    ceil, counts = bool(attributes.get("ceil_mode", 0)), bool(attributes.get("count_include_pad", 0))
-    return F.avg_pool2d(inputs[0], size, stride, pads[:2], ceil, counts)
-
-
 def _product(inputs: list[Any], attributes: Attributes) -> Tensor:
     x, weight, bias = [*inputs, None][:3]
     matrix = weight if attributes.get("transB", 0) else weight.T
@@ -88,7 +92,7 @@ def _over_axes(function: Callable[..., Tensor]) -> Callable[[list[Any], Attribut
     """A reduction of tensors as ONNX calls it; without axes it takes all."""
 
     def reduce(inputs: list[Any], attributes: Attributes) -> Tensor:
-        axes = _numbers(inputs[1]) if len(inputs) > 1 else list(range(inputs[0].ndim))
+        axes = numbers_in(inputs[1]) if len(inputs) > 1 else list(range(inputs[0].ndim))
         return function(inputs[0], dim=axes, keepdim=bool(attributes.get("keepdims", 1)))
 
     return reduce
@@ -99,73 +103,16 @@ def _batch_norm(inputs: list[Any], attributes: Attributes) -> Tensor:
     return F.batch_norm(x, mean, variance, scale, shift, eps=attributes.get("epsilon", 1e-5))
 
 
+def _group_norm(inputs: list[Any], attributes: Attributes) -> Tensor:
+    x, scale, shift = inputs
+    if len(scale) != x.shape[1]:
+        raise GdwsError(f"a GroupNormalization has {len(scale)} scales: expected one for each of {x.shape[1]} channels")
+    return F.group_norm(x, attributes["num_groups"], scale, shift, attributes.get("epsilon", 1e-5))
+
+
 def _layer_norm(inputs: list[Any], attributes: Attributes) -> Tensor:
     x, scale, shift = [*inputs, None][:3]
     return F.layer_norm(x, x.shape[attributes.get("axis", -1) :], scale, shift, attributes.get("epsilon", 1e-5))
-
-
-def _reshaped(inputs: list[Any], attributes: Attributes) -> Tensor:
-    """0 stands for as many as there were, unless allowzero is set."""
-    x: Tensor = inputs[0]
-    sizes, kept = _numbers(inputs[1]), not attributes.get("allowzero", 0)
-    return x.reshape([x.shape[axis] if size == 0 and kept else size for axis, size in enumerate(sizes)])
-
-
-def _expanded(inputs: list[Any], attributes: Attributes) -> Tensor:
-    x: Tensor = inputs[0]
-    return x.expand(torch.broadcast_shapes(x.shape, tuple(_numbers(inputs[1]))))
-
-
-def _sliced(inputs: list[Any], attributes: Attributes) -> Tensor:
-    x: Tensor = inputs[0]
-    starts, ends = map(_numbers, inputs[1:3])
-    axes = _numbers(inputs[3]) if len(inputs) > 3 and inputs[3] is not None else range(len(starts))
-    steps = _numbers(inputs[4]) if len(inputs) > 4 else [1] * len(starts)
-    for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
-        x = x[(slice(None),) * (axis % x.ndim) + (slice(start, end, step),)]
-    return x
-
-
-def _split(inputs: list[Any], attributes: Attributes) -> Sequence[Tensor]:
-    x, axis = inputs[0], attributes.get("axis", 0)
-    if len(inputs) > 1:
-        return torch.split(x, _numbers(inputs[1]), axis)
-    return torch.split(x, -(-x.shape[axis] // attributes["num_outputs"]), axis)
-
-
-def _pad(inputs: list[Any], attributes: Attributes) -> Tensor:
-    """Of the last axes only: those before them stay as they are."""
-    x, pads, value = [*inputs, None][:3]
-    pads, mode = _numbers(pads), {b"edge": "replicate", b"reflect": "reflect"}.get(attributes.get("mode", b""), "constant")
-    if len(inputs) > 3 and inputs[3] is not None:
-        raise GdwsError("a Pad names its axes: expected one of all axes")
-    last_first = [each for axis in reversed(range(x.ndim)) for each in (pads[axis], pads[axis + x.ndim])]
-    while last_first and not any(last_first[-2:]):
-        del last_first[-2:]
-    return F.pad(x, last_first, mode, None if value is None or mode != "constant" else float(value))
-
-
-def _squeezed(inputs: list[Any], attributes: Attributes) -> Tensor:
-    result: Tensor = inputs[0].squeeze(_numbers(inputs[1]) if len(inputs) > 1 else None)
-    return result
-
-
-def _unsqueezed(inputs: list[Any], attributes: Attributes) -> Tensor:
-    x: Tensor = inputs[0]
-    axes = _numbers(inputs[1])
-    for axis in sorted(axis % (x.ndim + len(axes)) for axis in axes):
-        x = x.unsqueeze(axis)
-    return x
-
-
-def _depth_to_space(inputs: list[Any], attributes: Attributes) -> Tensor:
-    if attributes.get("mode") != b"CRD":
-        raise GdwsError("a DepthToSpace has depth first: expected mode CRD, as PixelShuffle has it")
-    return F.pixel_shuffle(inputs[0], attributes["blocksize"])
-
-
-def _numbers(value: Any) -> Any:
-    return value.tolist() if isinstance(value, Tensor) else value
 
 
 def _of_tensors(function: Callable[..., Tensor]) -> Callable[[list[Any], Attributes], Tensor]:
@@ -176,24 +123,39 @@ def _of_tensors(function: Callable[..., Tensor]) -> Callable[[list[Any], Attribu
 OPERATORS: dict[str, Callable[[list[Any], Attributes], Tensor | Sequence[Tensor]]] = {
     "Abs": _of_tensors(torch.abs),
     "Add": _of_tensors(torch.add),
-    "AveragePool": _average_pool,
+    "And": _of_tensors(torch.logical_and),
+    "ArgMax": lambda inputs, attributes: inputs[0].argmax(attributes.get("axis", 0), bool(attributes.get("keepdims", 1))),
+    "AveragePool": average_pool,
     "BatchNormalization": _batch_norm,
+    "Cast": cast,
+    "Ceil": _of_tensors(torch.ceil),
+    "Celu": lambda inputs, attributes: F.celu(inputs[0], attributes.get("alpha", 1.0)),
     "Clip": lambda inputs, _: torch.clamp(inputs[0], *inputs[1:]),
     "Concat": lambda inputs, attributes: torch.cat(inputs, attributes["axis"]),
-    "Conv": _convolution,
-    "DepthToSpace": _depth_to_space,
+    "Constant": constant,
+    "ConstantOfShape": filled,
+    "Conv": convolution,
+    "ConvTranspose": transposed_convolution,
+    "Cos": _of_tensors(torch.cos),
+    "DepthToSpace": depth_to_space,
     "DequantizeLinear": lambda inputs, _: inputs[0],
-    "Div": _of_tensors(torch.div),
+    "Div": lambda inputs, _: torch.div(*inputs, rounding_mode=None if inputs[0].is_floating_point() else "trunc"),
+    "Einsum": lambda inputs, attributes: torch.einsum(attributes["equation"].decode(), inputs),
     "Elu": lambda inputs, attributes: F.elu(inputs[0], attributes.get("alpha", 1.0)),
+    "Equal": _of_tensors(torch.eq),
     "Erf": _of_tensors(torch.erf),
     "Exp": _of_tensors(torch.exp),
-    "Expand": _expanded,
+    "Expand": expanded,
     "Flatten": lambda inputs, attributes: inputs[0].flatten(attributes.get("axis", 1)),
-    "Gather": lambda inputs, attributes: inputs[0].index_select(attributes.get("axis", 0), inputs[1]),
+    "Floor": _of_tensors(torch.floor),
+    "Gather": picked,
     "Gelu": lambda inputs, attributes: F.gelu(inputs[0], approximate=attributes.get("approximate", b"none").decode()),
     "Gemm": _product,
-    "GlobalAveragePool": lambda inputs, _: inputs[0].mean((2, 3), keepdim=True),
+    "GlobalAveragePool": lambda inputs, _: inputs[0].mean(tuple(range(2, inputs[0].ndim)), keepdim=True),
+    "GlobalMaxPool": lambda inputs, _: inputs[0].amax(tuple(range(2, inputs[0].ndim)), keepdim=True),
     "Greater": _of_tensors(torch.gt),
+    "GreaterOrEqual": _of_tensors(torch.ge),
+    "GroupNormalization": _group_norm,
     "HardSigmoid": lambda inputs, attributes: torch.clamp(
         attributes.get("alpha", 0.2) * inputs[0] + attributes.get("beta", 0.5), 0, 1
     ),
@@ -204,70 +166,106 @@ OPERATORS: dict[str, Callable[[list[Any], Attributes], Tensor | Sequence[Tensor]
     ),
     "LayerNormalization": _layer_norm,
     "LeakyRelu": lambda inputs, attributes: F.leaky_relu(inputs[0], attributes.get("alpha", 0.01)),
+    "Less": _of_tensors(torch.lt),
+    "LessOrEqual": _of_tensors(torch.le),
+    "Log": _of_tensors(torch.log),
+    "LogSoftmax": lambda inputs, attributes: torch.log_softmax(inputs[0], attributes.get("axis", -1)),
     "MatMul": _of_tensors(torch.matmul),
     "Max": lambda inputs, _: functools.reduce(torch.maximum, inputs),
-    "MaxPool": _max_pool,
+    "MaxPool": max_pool,
     "Min": lambda inputs, _: functools.reduce(torch.minimum, inputs),
     "Mish": _of_tensors(F.mish),
     "Mul": _of_tensors(torch.mul),
+    "Neg": _of_tensors(torch.neg),
+    "Not": _of_tensors(torch.logical_not),
+    "Or": _of_tensors(torch.logical_or),
     "PRelu": lambda inputs, _: torch.where(inputs[0] < 0, inputs[1] * inputs[0], inputs[0]),
-    "Pad": _pad,
+    "Pad": padded_all,
     "Pow": _of_tensors(torch.pow),
     "QuantizeLinear": _quantized,
+    "Range": counted,
+    "Reciprocal": _of_tensors(torch.reciprocal),
+    "ReduceL1": _over_axes(lambda x, dim, keepdim: x.abs().sum(dim, keepdim)),
     "ReduceL2": _over_axes(torch.linalg.vector_norm),
     "ReduceMax": _over_axes(torch.amax),
     "ReduceMean": _over_axes(torch.mean),
+    "ReduceMin": _over_axes(torch.amin),
     "ReduceSum": _over_axes(torch.sum),
+    "ReduceSumSquare": _over_axes(lambda x, dim, keepdim: x.square().sum(dim, keepdim)),
     "Relu": _of_tensors(torch.relu),
-    "Reshape": _reshaped,
+    "Reshape": reshaped,
+    "Resize": resized,
+    "Round": _of_tensors(torch.round),
+    "ScatterND": scattered,
+    "Selu": _of_tensors(F.selu),
     "Shape": lambda inputs, attributes: torch.tensor(inputs[0].shape[attributes.get("start", 0) : attributes.get("end")]),
     "Sigmoid": _of_tensors(torch.sigmoid),
-    "Slice": _sliced,
+    "Sign": _of_tensors(torch.sign),
+    "Sin": _of_tensors(torch.sin),
+    "Slice": sliced,
     "Softmax": lambda inputs, attributes: torch.softmax(inputs[0], attributes.get("axis", -1)),
     "Softplus": _of_tensors(F.softplus),
-    "Split": _split,
+    "Softsign": _of_tensors(F.softsign),
+    "SpaceToDepth": space_to_depth,
+    "Split": split,
     "Sqrt": _of_tensors(torch.sqrt),
-    "Squeeze": _squeezed,
+    "Squeeze": squeezed,
     "Sub": _of_tensors(torch.sub),
+    "Sum": lambda inputs, _: functools.reduce(torch.add, inputs),
     "Tanh": _of_tensors(torch.tanh),
+    "Tile": tiled,
     "Transpose": lambda inputs, attributes: inputs[0].permute(attributes["perm"]),
-    "Unsqueeze": _unsqueezed,
+    "Unsqueeze": unsqueezed,
     "Where": _of_tensors(torch.where),
 }
 
 READ = {
+    "ArgMax": "axis keepdims",
     "AveragePool": "kernel_shape strides pads ceil_mode count_include_pad",
     "BatchNormalization": "epsilon momentum",
+    "Cast": "to saturate",
+    "Celu": "alpha",
     "Concat": "axis",
+    "Constant": "value value_float value_floats value_int value_ints",
+    "ConstantOfShape": "value",
     "Conv": "kernel_shape strides dilations pads group",
+    "ConvTranspose": "kernel_shape strides dilations pads group output_padding",
     "DepthToSpace": "mode blocksize",
     "DequantizeLinear": "axis",
+    "Einsum": "equation",
     "Elu": "alpha",
     "Flatten": "axis",
     "Gather": "axis",
     "Gelu": "approximate",
     "Gemm": "transB alpha",
+    "GroupNormalization": "epsilon num_groups stash_type",
     "HardSigmoid": "alpha beta",
     "InstanceNormalization": "epsilon",
     "LayerNormalization": "axis epsilon stash_type",
     "LeakyRelu": "alpha",
+    "LogSoftmax": "axis",
     "MaxPool": "kernel_shape strides pads ceil_mode",
     "Pad": "mode",
     "QuantizeLinear": "axis",
+    "ReduceL1": "keepdims",
     "ReduceL2": "keepdims",
     "ReduceMax": "keepdims",
     "ReduceMean": "keepdims",
+    "ReduceMin": "keepdims",
     "ReduceSum": "keepdims",
+    "ReduceSumSquare": "keepdims",
     "Reshape": "allowzero",
+    "Resize": "mode coordinate_transformation_mode nearest_mode cubic_coeff_a",
     "Shape": "start end",
     "Softmax": "axis",
+    "SpaceToDepth": "blocksize",
     "Split": "axis num_outputs",
     "Transpose": "perm",
 }
 """The attributes that are heeded here. Others may only have the values that they have when they are left out."""
 
 
-def unread_attribute(onnx: Any, node: Any, version: int) -> str | None:
+def unread_attribute(onnx: Any, node: Any, version: int, heeded: Mapping[str, str] = READ) -> str | None:
     """An attribute of a node, and its value, that would change what the node does and is not heeded."""
     known = onnx.defs.get_schema(node.op_type, version).attributes
     for attribute in node.attribute:
@@ -275,7 +273,7 @@ def unread_attribute(onnx: Any, node: Any, version: int) -> str | None:
         usual = known[attribute.name].default_value if attribute.name in known else None
         is_usual = usual is not None and usual.type and value == onnx.helper.get_attribute_value(usual)
         if (
-            attribute.name in READ.get(node.op_type, "").split()
+            attribute.name in heeded.get(node.op_type, "").split()
             or is_usual
             or (attribute.name == "dilations" and set(value) == {1})
         ):

@@ -8,10 +8,12 @@ from torch import nn
 
 from gdws import data, models
 from gdws.attacks import PGD
+from gdws.core.errors import GdwsError
 from gdws.deploy.fx.pack_weights import PackedModel
-from gdws.deploy.onnx import to_onnx, trace_model, verify
+from gdws.deploy.onnx.export import to_onnx
+from gdws.deploy.onnx.parity import verify
 from gdws.deploy.runtimes import OnnxRuntime, OpenVino
-from gdws.errors import GdwsError
+from gdws.deploy.tracing import trace_model
 from gdws.models import zoo
 from gdws.structures.layers import GDWSConv2d, TwoStageConv2d
 

@@ -13,19 +13,23 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gdws.core.errors import GdwsError, first_line
+from gdws.core.inputs import Arguments, Inputs, tensors_of
 from gdws.core.reading.limits import check_bytes
-from gdws.deploy.onnx_file import check_onnx, operator_set, parse_onnx, unreadable_file
-from gdws.deploy.onnx_operators import NUMBERS, OPERATORS, dequantize, unread_attribute
+from gdws.deploy.interface import Outputs, unpacked
+from gdws.deploy.onnx.operators import NUMBERS, OPERATORS, dequantize, unread_attribute
+from gdws.deploy.onnx.reading import check_onnx, operator_set, parse_onnx, unreadable_file
+from gdws.deploy.onnx.signature import attach_signature, match_ports, signature_in, wrong_shape
 from gdws.deploy.packages import require
-from gdws.deploy.runtimes import checked_output, wrong_shape
-from gdws.errors import GdwsError, first_line
 
 OLDEST = 18
 """The operator set since which axes are inputs of all reductions: before, operators of the same names took other things."""
 
 
 class StraightThrough(nn.Module):
-    """The graph of an ONNX file, float or quantized (QuantizeLinear and DequantizeLinear): images (B, C, H, W) to logits.
+    """The graph of an ONNX file, float or quantized (QuantizeLinear and DequantizeLinear).
+
+    It is called with what the file takes, by name or in its order, and gives its output or, of several, {name: output}.
 
     path: the file, which is not read again.
     """
@@ -38,7 +42,7 @@ class StraightThrough(nn.Module):
         graph = proto.graph
         named = {".".join(filter(None, (node.domain.removeprefix("ai.onnx"), node.op_type))) for node in graph.node}
         if unknown := sorted(named - OPERATORS.keys()):
-            raise GdwsError(f"{path} has the operators {', '.join(unknown)}: expected those of gdws.deploy.onnx_operators")
+            raise GdwsError(f"{path} has the operators {', '.join(unknown)}: expected those of gdws.deploy.onnx.operators")
         check_onnx(proto, self.path, "onnx")
         version = operator_set(proto)
         if version < OLDEST:
@@ -51,8 +55,8 @@ class StraightThrough(nn.Module):
             (node.op_type, list(node.input), list(node.output), {each.name: value_of(each) for each in node.attribute})
             for node in graph.node
         ]
-        self._input, self._output = graph.input[0].name, graph.output[0].name
-        self._shape = [size.dim_value or None for size in graph.input[0].type.tensor_type.shape.dim]
+        self._signature = signature_in(proto)
+        attach_signature(self, self._signature)
         self._names: dict[str, str] = {}
         try:
             for constant in graph.initializer:
@@ -61,17 +65,20 @@ class StraightThrough(nn.Module):
         except Exception as error:  # operators that are given something else than their own
             raise unreadable_file(self.path, "onnx", error) from None
 
-    def forward(self, images: Tensor) -> Tensor:
-        if any(size is not None and size != given for size, given in zip(self._shape, images.shape, strict=False)):
-            raise wrong_shape(images, [size or "B" for size in self._shape])
-        values: dict[str, Tensor] = {self._input: images, **{name: getattr(self, own) for name, own in self._names.items()}}
-        for kind, inputs, outputs, attributes in self._steps:
+    def forward(self, *positional: Tensor, **named: Tensor) -> Outputs:
+        inputs: Inputs = positional[0] if len(positional) == 1 and not named else Arguments(*positional, **named)
+        ports, tensors = self._signature.inputs, tensors_of(inputs)
+        if told := wrong_shape(inputs, ports):
+            raise told
+        values: dict[str, Tensor] = {name: getattr(self, own) for name, own in self._names.items()}
+        values |= {port.name: tensors[index] for index, port in zip(match_ports(inputs, ports), ports, strict=True)}
+        for kind, names, outputs, attributes in self._steps:
             try:
-                found = OPERATORS[kind]([values[given] if isinstance(given, str) else given for given in inputs], attributes)
+                found = OPERATORS[kind]([values[given] if isinstance(given, str) else given for given in names], attributes)
                 values.update(zip(outputs, [found] if isinstance(found, Tensor) else found, strict=True))
             except (RuntimeError, ValueError, TypeError, LookupError, AttributeError) as error:
                 raise GdwsError(f"{self.path} cannot be run: {kind} fails ({first_line(error)})") from None
-        return checked_output(values[self._output], images)
+        return unpacked({port.name: values[port.name] for port in self._signature.outputs})
 
     def _fold(self) -> None:
         """Compute once what depends on constants alone: mostly weights, from int8. And read numbers from constants."""

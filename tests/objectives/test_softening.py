@@ -8,8 +8,8 @@ from torch import nn
 
 import gdws
 from gdws import data, models
-from gdws.calibration.hooks import sampled_class
-from gdws.calibration.softening import ENTROPY, temperature_of
+from gdws.objectives.classes import draw_class
+from gdws.objectives.softening import ENTROPY, temperature_of
 
 
 def entropy(logits):
@@ -38,7 +38,7 @@ def test_logits_in_doubt_stay_as_they_are(logits):
 def test_the_cotangents_are_those_of_the_softened_decisions():
     """Their second moment is diag(q) - q q^T, the Fisher information of softmax(z / T) but for 1 / T^2."""
     generator, logits = torch.Generator().manual_seed(1), torch.tensor([[8.0, 2.0, -3.0, 0.0]]).repeat(200_000, 1)
-    (cotangents,) = sampled_class(logits, generator, temperature=4.0)
+    cotangents = draw_class(logits, 4.0, generator)
     q = (logits[0] / 4).softmax(0)
     torch.testing.assert_close(cotangents.T @ cotangents / len(logits), q.diag() - q.outer(q), atol=3e-3, rtol=0)
 
@@ -58,7 +58,7 @@ def test_a_network_that_knows_its_images_by_heart_is_planned_as_if_it_doubted():
     for factor in (100.0, 1000.0):
         model = Louder(models.embedded(), factor).eval()
         statistics = gdws.calibrate(model, images, gdws.Calibrated(attack=None))
-        assert statistics.temperature > 10
+        assert statistics.objective.temperature > 10
         plans.append(gdws.plan(model, statistics, gdws.Macs(0.4)))
     first, second = ([layer.structure for layer in plan.layers] for plan in plans)
     assert first == second

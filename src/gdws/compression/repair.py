@@ -1,0 +1,194 @@
+"""Tuning without labels: the original teaches the compressed network its outputs and what its convolutions give.
+
+Each step takes some of the samples, mirrored at random, and descends on
+
+    loss(outputs) / its first value  +  mean over the layers that were replaced of the relative error of what they give / its
+    first value,
+
+the loss being the objective's. All parameters of the compressed network move, its running statistics do not. Learning rates are
+in proportion to the size of each tensor's values, so that one rate suits all networks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gdws.calibration.collect import gather_inputs, settle
+from gdws.calibration.method import Repair, Uniform
+from gdws.calibration.sensitivity import attacked
+from gdws.core.checks import AnyBatches, check_seed
+from gdws.core.errors import GdwsError
+from gdws.core.execution import evaluating, full_precision, own_copy, placement
+from gdws.core.inputs import Inputs, map_tensors, place
+from gdws.core.progress import note, track
+from gdws.core.unwrap import unwrap
+from gdws.objectives import OBJECTIVES, Objective
+from gdws.objectives.base import relative_error
+from gdws.planning.plan import attach_plan, plan_of
+from gdws.structures.balance import balance, unbalance
+from gdws.structures.layers import FactoredConv2d
+
+SMALLEST = 1e-3
+"""The size of values that the learning rate of a tensor of smaller ones, such as a bias of zeros, goes by."""
+HELD_BACK = 0.1
+"""Share of the samples that tell whether it did any good."""
+WARMUP = 0.05
+"""Share of the steps in which the rate rises."""
+
+
+DEFAULT = Repair()
+
+
+def repair(
+    model: nn.Module, compressed: nn.Module, images: AnyBatches, settings: Repair = DEFAULT, *, seed: int = 0
+) -> nn.Module:
+    """Tune a compressed network without labels, towards the original's outputs and what its convolutions give.
+
+    model       the original, which teaches.
+    compressed  what gdws.compress made of it. It is left as it was found.
+    images      batches as in gdws.compress; targets are not used. The calibration images will do; more of them are better.
+    settings    steps, batch, rate and so on.
+    seed        of everything random.
+
+    A tenth of the samples is held back. Returns the tuned copy, in eval mode and with its plan; or an untuned one, if it was no
+    worse on those. Raises GdwsError when the networks do not belong together or there are fewer than two samples.
+
+    >>> import gdws
+    >>> model, images = gdws.models.embedded(), gdws.data.load("demo", "train").take(12)
+    >>> fast = gdws.compress(model, images, gdws.Macs(0.5), "uniform")
+    >>> better = gdws.repair(model, fast, images, gdws.Repair(steps=2, batch=4))
+    >>> gdws.plan_of(better) == gdws.plan_of(fast)
+    True
+    """
+    check_seed(seed)
+    teacher = own_copy(unwrap(model)).eval().requires_grad_(False)
+    samples, _ = gather_inputs(images)
+    plan = plan_of(compressed)
+    name = "auto" if plan is None or plan.objective not in OBJECTIVES else plan.objective
+    samples, _, settled = settle(teacher, samples, None, Uniform(objective=name), is_collected=False)
+    objective = settled.settled_objective
+    if settings.attack is not None and not (objective.attackable and isinstance(samples, Tensor)):
+        raise GdwsError(f"the objective {objective.name!r} got an attack to repair under: expected attack=None")
+    held = max(1, round(HELD_BACK * len(samples)))
+    if len(samples) < 2:
+        raise GdwsError(f"there is {len(samples)} sample: expected at least 2, one of which is held back")
+    moving = own_copy(unwrap(compressed), torch.float32).eval().requires_grad_(True)
+    scales = balance(moving)
+    layers = {layer: module for layer, module in moving.named_modules() if isinstance(module, FactoredConv2d)}
+    taught = {layer: _same_place(teacher, layer) for layer in layers}
+    few, seen = samples[: len(samples) - held], samples[len(samples) - held :]
+    with full_precision(), evaluating(teacher):
+        before = _held_back_loss(teacher, moving, seen, objective)
+        _descend(teacher, moving, taught, layers, few, objective, settings, torch.Generator().manual_seed(seed))
+        after = _held_back_loss(teacher, moving, seen, objective)
+    unbalance(moving, scales)
+    result = own_copy(moving, placement(compressed)[1]) if after < before else own_copy(unwrap(compressed))
+    for original, tuned in zip(compressed.parameters(), result.parameters(), strict=True):
+        tuned.requires_grad_(original.requires_grad)
+    if plan is not None:
+        attach_plan(result, plan)
+    return result.eval()
+
+
+def _descend(
+    teacher: nn.Module,
+    moving: nn.Module,
+    taught: Mapping[str, nn.Module],
+    layers: Mapping[str, nn.Module],
+    samples: Inputs,
+    objective: Objective,
+    settings: Repair,
+    generator: torch.Generator,
+) -> None:
+    """Train `moving`, in place, towards `teacher`."""
+    groups: list[dict[str, Any]] = [
+        {"params": [value], "lr": settings.rate * max(SMALLEST, float(value.detach().square().mean().sqrt()))}
+        for value in moving.parameters()
+    ]
+    optimizer = torch.optim.Adam(groups, betas=(0.9, 0.99))
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer,
+        [group["lr"] for group in groups],
+        total_steps=max(2, settings.steps + 1),
+        pct_start=max(WARMUP, 1.5 / max(2, settings.steps + 1)),
+        cycle_momentum=False,
+    )
+    firsts: tuple[float, float] | None = None
+    for _ in track(range(settings.steps), "repair"):
+        x = place(_drawn(samples, settings.batch, generator), *placement(teacher))
+        if settings.attack is not None:
+            assert isinstance(x, Tensor)
+            with torch.no_grad():
+                decided = objective.answers(teacher, x)[0].argmax(1)
+            x = attacked(moving, x, decided, settings.attack, generator)
+        with torch.no_grad(), _noted(taught) as wanted:
+            goal = objective.answers(teacher, x)
+        with torch.enable_grad(), _noted(layers) as given:
+            found = objective.outputs(_called(moving, place(x, placement(moving)[0], torch.float32)))
+            outputs = objective.loss(goal, found)
+            errors = [
+                relative_error(w, g) for name in layers for w, g in zip(wanted[name], given[name], strict=True) if w.numel()
+            ]
+            inside = torch.stack(errors).mean() if errors else outputs.new_zeros(())
+        if firsts is None:
+            tiny = torch.finfo(torch.float32).tiny
+            firsts = max(tiny, float(outputs.detach())), max(tiny, float(inside.detach()))
+        total = outputs / firsts[0] + settings.activations * inside / firsts[1]
+        optimizer.zero_grad()
+        total.backward()
+        optimizer.step()
+        schedule.step()
+        note(f"loss {float(outputs.detach()) / firsts[0]:.2f} of the first")
+
+
+def _held_back_loss(teacher: nn.Module, moving: nn.Module, samples: Inputs, objective: Objective) -> float:
+    losses: list[float] = []
+    with torch.no_grad():
+        for part in samples.split(8):
+            goal = objective.answers(teacher, place(part, *placement(teacher)))
+            found = objective.outputs(_called(moving, place(part, placement(moving)[0], torch.float32)))
+            losses.append(float(objective.loss(goal, found)) * len(part))
+    return sum(losses) / len(samples)
+
+
+def _called(model: nn.Module, inputs: Inputs) -> Any:
+    return model(inputs) if isinstance(inputs, Tensor) else inputs.call(model)
+
+
+def _drawn(samples: Inputs, count: int, generator: torch.Generator) -> Inputs:
+    """Some of the samples, with repetition; pictures are mirrored, all of a sample alike."""
+    rows = torch.randint(len(samples), (count,), generator=generator)
+    flip = bool(torch.rand((), generator=generator) < 0.5)
+
+    def picked(value: Tensor) -> Tensor:
+        chosen = value[rows]
+        return chosen.flip(-1) if flip and chosen.ndim == 4 else chosen
+
+    return map_tensors(samples, picked)
+
+
+@contextmanager
+def _noted(modules: Mapping[str, nn.Module]) -> Iterator[dict[str, list[Tensor]]]:
+    """What each module gives in the forward passes inside, call by call."""
+    found: dict[str, list[Tensor]] = {name: [] for name in modules}
+    handles = [
+        module.register_forward_hook(lambda _, __, output, own=found[name]: own.append(output))
+        for name, module in modules.items()
+    ]
+    try:
+        yield found
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _same_place(model: nn.Module, name: str) -> nn.Module:
+    try:
+        return model.get_submodule(name)
+    except AttributeError:
+        raise GdwsError(f"the original has no layer {name!r}: expected the network that was compressed") from None

@@ -1,0 +1,117 @@
+"""Tuning without labels brings a compressed network nearer to its original."""
+
+import copy
+import dataclasses
+
+import pytest
+import torch
+from helpers import network
+from torch import nn
+
+import gdws
+from gdws.attacks import PGD
+from gdws.core.errors import GdwsError
+from gdws.structures.balance import balance, unbalance
+
+METHOD = gdws.Calibrated(structures=["vertical"], attack=None)
+
+
+class Enhancer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.body, self.last = (nn.Conv2d(i, o, 3, padding=1) for i, o in ((3, 16), (16, 16), (16, 3)))
+
+    def forward(self, x, strength):
+        return x + strength.view(-1, 1, 1, 1) * self.last(torch.relu(self.body(torch.relu(self.first(x)))))
+
+
+@pytest.fixture(scope="module")
+def enhanced():
+    torch.manual_seed(0)
+    model = Enhancer().eval()
+    data = [gdws.Arguments(torch.rand(16, 3, 12, 12), torch.rand(16) + 0.5) for _ in range(4)]
+    return model, data, gdws.compress(model, data, gdws.Macs(0.35), METHOD)
+
+
+def error(model, other, data):
+    with torch.no_grad():
+        return float(torch.cat([part.call(model) - part.call(other) for part in data]).square().mean())
+
+
+def test_outputs_on_unseen_samples_come_nearer_to_the_originals(enhanced):
+    model, data, fast = enhanced
+    unseen = [gdws.Arguments(torch.rand(50, 3, 12, 12), torch.rand(50) + 0.5)]
+    before = copy.deepcopy(fast.state_dict())
+    better = gdws.repair(model, fast, data, gdws.Repair(steps=300))
+    assert error(model, better, unseen) < 0.6 * error(model, fast, unseen)
+    assert gdws.plan_of(better) == gdws.plan_of(fast)
+    assert [type(module) for module in better.modules()] == [type(module) for module in fast.modules()]
+    assert all(torch.equal(value, before[name]) for name, value in fast.state_dict().items())
+
+
+def test_the_seed_decides(enhanced):
+    model, data, fast = enhanced
+    torch.manual_seed(1)
+    first = gdws.repair(model, fast, data, gdws.Repair(steps=3), seed=5)
+    torch.manual_seed(2)
+    state = torch.get_rng_state()
+    again = gdws.repair(model, fast, data, gdws.Repair(steps=3), seed=5)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), again.parameters(), strict=True))
+
+
+def test_what_did_harm_is_not_kept(enhanced):
+    model, data, fast = enhanced
+    kept = gdws.repair(model, fast, data, gdws.Repair(steps=10, rate=0.9))
+    assert error(model, kept, data) <= 1.01 * error(model, fast, data)
+
+
+@pytest.mark.parametrize("attack", [None, PGD(steps=2)])
+def test_a_classifier_is_repaired_clean_or_attacked(attack):
+    torch.manual_seed(0)
+    model, images = network(), torch.rand(64, 3, 8, 8)
+    fast = gdws.compress(model, [images], gdws.Macs(0.4), METHOD)
+    better = gdws.repair(model, fast, [images], gdws.Repair(steps=40, attack=attack))
+
+    def divergence(other):
+        with torch.no_grad():
+            p, q = model(images).log_softmax(1), other(images).log_softmax(1)
+        return float((p.exp() * (p - q)).sum(1).mean())
+
+    assert divergence(better) < divergence(fast)
+
+
+def test_balanced_factors_are_the_same_function(enhanced):
+    _, data, fast = enhanced
+    changed = copy.deepcopy(fast)
+    scales = balance(changed)
+    assert error(fast, changed, data) < 1e-10
+    unbalance(changed, scales)
+    for value, expected in zip(changed.parameters(), fast.parameters(), strict=True):
+        torch.testing.assert_close(value, expected)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda model, data, fast: gdws.repair(model, fast, [data[0][:1]]), "there is 1 sample: expected at least 2"),
+        (lambda model, data, fast: gdws.repair(nn.Conv2d(3, 3, 3), fast, [torch.rand(4, 3, 9, 9)]), "has no layer 'body'"),
+        (lambda *_: gdws.Repair(steps=0), "expected at least one step"),
+        (lambda *_: gdws.Repair(rate=float("nan")), "expected a rate from 0 to 1"),
+        (
+            lambda model, data, fast: gdws.repair(model, fast, data, gdws.Repair(attack=PGD())),
+            "the objective 'values' got an attack to repair under",
+        ),
+    ],
+)
+def test_wrong_things_get_one_sentence(enhanced, call, words):
+    with pytest.raises(GdwsError, match=words):
+        call(*enhanced)
+
+
+def test_compress_repairs_where_it_is_asked_to():
+    torch.manual_seed(0)
+    model, data = Enhancer().eval(), [gdws.Arguments(torch.rand(16, 3, 12, 12), torch.rand(16) + 0.5) for _ in range(4)]
+    plain = gdws.compress(model, data, gdws.Macs(0.35), METHOD)
+    repaired = gdws.compress(model, data, gdws.Macs(0.35), dataclasses.replace(METHOD, repair=gdws.Repair(steps=100)))
+    assert gdws.plan_of(repaired).fidelity.distance < gdws.plan_of(plain).fidelity.distance
