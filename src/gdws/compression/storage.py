@@ -26,12 +26,12 @@ from gdws.core.reading.schema import build, parse
 from gdws.core.reading.weights import contiguous_copies, load_weights, read_weights
 from gdws.core.sites import replace_modules
 from gdws.core.unwrap import unwrap
+from gdws.deploy.interface import are_logits
 from gdws.deploy.onnx.export import write_program
 from gdws.deploy.onnx.signature import signature_of
 from gdws.deploy.onnx.straight_through import StraightThrough
 from gdws.deploy.runtimes import OnnxRuntime
 from gdws.deploy.tracing import trace_any_batch
-from gdws.objectives import Classes
 from gdws.planning.plan import Plan, attach_plan, example_of, plan_of
 from gdws.structures import STRUCTURES
 
@@ -191,10 +191,12 @@ def _rows(model: nn.Module) -> int:
 def _export(model: nn.Module, plan: Plan | None, path: Path) -> str | None:
     """Write a model as a file that can stand for it; or the reason why there is none."""
     example = None if plan is None else example_of(plan, _rows(model))
-    if plan is None or example is None:
+    if example is None:
         return "no plan says the size of its images"
     try:
-        program = trace_any_batch(model, example, any_size=plan.objective != Classes.name)
+        with evaluating(model), torch.no_grad():
+            output = call_model(model, place(example, *placement(model)))
+        program = trace_any_batch(model, example, any_size=not are_logits(output, example))
         write_program(program, path, signature_of(unwrap(model)))
         _check_same(model, path, example)
     except NotWritten:
@@ -218,7 +220,7 @@ def _check_same(model: nn.Module, path: Path, example: Inputs) -> None:
     """Refuse a file whose outputs are not the model's."""
     with full_precision(), evaluating(model), torch.no_grad():
         wanted = floats_in(call_model(model, place(example, *placement(model))))
-        given = floats_in(_answers(path, example))
+        given = floats_in(_answers(path, place(example, "cpu", torch.float32)))  # as files take them
     tolerance = 1e-3 if placement(model)[1] == torch.float32 else 0.1
     for found, own in zip(given, wanted, strict=True):
         difference, largest = float((found.float() - own.float().cpu()).abs().max()), float(own.abs().max())

@@ -143,7 +143,7 @@ class Compiled:
         return self.run if isinstance(self.run, nn.Module) else None
 
     def __call__(self, inputs: Inputs) -> Any:
-        """What the model gives, a tensor or {name: tensor}, on the CPU; floats are float32."""
+        """What the model gives for `inputs`, a tensor or {name: tensor}, on the CPU; floats are float32."""
         if self.on_device is None:
             return on_cpu(self.run(inputs))
         with torch.no_grad():
