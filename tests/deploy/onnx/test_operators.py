@@ -219,9 +219,14 @@ def test_what_an_operator_does_not_do_is_told(tmp_path, nodes, constants, words)
         StraightThrough(path)(X)
 
 
-@pytest.mark.parametrize("kind", ["ConstantOfShape", "Range", "Tile", "Resize"])
+@pytest.mark.parametrize("kind", ["ConstantOfShape", "Range", "Tile", "Resize", "Concat", "Expand"])
 def test_what_makes_large_tensors_is_refused_before_it_does(tmp_path, kind):
+    """Bug: onnx wrote down every one of many whole numbers, since they could be a shape, and the process was ended."""
+    many = [node("Cast", "c32", output="f", to=1), node("ReduceMax", "f", output="m"), node("Add", "x", "m")]
+    doubled = [node("Concat", f"c{n}", f"c{n}", output=f"c{n + 1}", axis=0) for n in range(32)]
     large = {
+        "Concat": ([node("Shape", "x", output="c0"), *doubled, *many], {}),
+        "Expand": ([node("Expand", "one", "n", output="c32"), *many], {"one": np.array([1]), "n": np.array([10**10])}),
         "ConstantOfShape": (
             [node("ConstantOfShape", "n", output="c"), node("ReduceMax", "c", output="m"), node("Add", "x", "m")],
             {"n": np.array([1, 1, 10**5, 10**5])},

@@ -165,10 +165,56 @@ def _inferred(onnx: Any, proto: Any, strict: bool) -> Any:
     for image in IMAGES:
         try:
             light = _without_weights(onnx, proto, image)
-            return onnx.shape_inference.infer_shapes(light, strict_mode=strict, data_prop=True).graph
+            known = onnx.shape_inference.infer_shapes(light, strict_mode=strict).graph
+            made = _without_long_numbers(onnx, light, known)
+            computed = onnx.shape_inference.infer_shapes(made, strict_mode=strict, data_prop=True).graph
+            return _with_sizes_of(onnx, known, computed)
         except Exception as error:
             failed = error
     raise failed
+
+
+def _without_long_numbers(onnx: Any, light: Any, known: Any) -> Any:
+    """The graph with whole numbers as inputs of unknown size where there may be many of them: shapes are computed from whole
+    numbers, for which onnx would write down every one, and a file of some bytes can make billions.
+
+    known: the graph with the shapes that are known without computing any.
+    """
+    shapes = {value.name: value for value in (*known.value_info, *known.output)}
+    made = type(light)()
+    made.CopyFrom(light)
+    del made.graph.node[:], made.graph.input[:]
+    values = list(light.graph.input)
+    for node in light.graph.node:
+        own = [shapes[name] for name in node.output if name in shapes]
+        if any(_may_be_long(onnx, value) for value in own):
+            values += own
+        else:
+            made.graph.node.append(node)
+    for value in values:
+        made.graph.input.append(value)
+        if _may_be_long(onnx, value):
+            made.graph.input[-1].type.tensor_type.ClearField("shape")
+    return made
+
+
+def _with_sizes_of(onnx: Any, known: Any, computed: Any) -> Any:
+    """The graph `known`, with the sizes of values that are only known in `computed`."""
+    sizes = {value.name: value for value in (*computed.value_info, *computed.output)}
+    for value in (*known.value_info, *known.output):
+        other = sizes.pop(value.name, value)
+        if _bytes(onnx, other) > _bytes(onnx, value):
+            value.CopyFrom(other)
+    known.value_info.extend(sizes.values())
+    return known
+
+
+def _may_be_long(onnx: Any, value: Any) -> bool:
+    """Whether these are whole numbers, and more than SMALL of them or nobody knows how many."""
+    tensor = value.type.tensor_type
+    whole = tensor.elem_type in (onnx.TensorProto.INT64, onnx.TensorProto.INT32)
+    sizes = [size.dim_value if size.HasField("dim_value") else SMALL + 1 for size in tensor.shape.dim]
+    return whole and (not tensor.HasField("shape") or math.prod(sizes) > SMALL)
 
 
 def _without_weights(onnx: Any, proto: Any, image: Sequence[int]) -> Any:
@@ -178,9 +224,7 @@ def _without_weights(onnx: Any, proto: Any, image: Sequence[int]) -> Any:
     light.opset_import.extend(proto.opset_import)
     graph = light.graph
     graph.name = proto.graph.name
-    ranges = [node for node in proto.graph.node if node.op_type == "Range"]
-    graph.node.extend(node for node in proto.graph.node if node.op_type != "Range")
-    graph.input.extend(_counted(onnx, proto, node) for node in ranges)  # onnx would write down every number of them
+    graph.node.extend(proto.graph.node)
     weights = {tensor.name for tensor in proto.graph.initializer}
     shapes = _sized(signature_in(proto), image)
     for value in proto.graph.input:
@@ -195,18 +239,6 @@ def _without_weights(onnx: Any, proto: Any, image: Sequence[int]) -> Any:
     for value in proto.graph.output:
         graph.output.append(onnx.helper.make_tensor_value_info(value.name, value.type.tensor_type.elem_type, None))
     return light
-
-
-def _counted(onnx: Any, proto: Any, node: Any) -> Any:
-    """What a Range gives as an input: of as many numbers as its constants say, or of unknown size."""
-    constants = {tensor.name: tensor for tensor in proto.graph.initializer}
-    found = [constants[name] for name in node.input if name in constants and math.prod(constants[name].dims) == 1]
-    if len(found) < 3:
-        return onnx.helper.make_tensor_value_info(node.output[0], onnx.TensorProto.INT64, ["numbers"])
-    start, limit, step = (onnx.numpy_helper.to_array(tensor).item() for tensor in found)
-    count = max(math.ceil((limit - start) / step), 0) if step else 0
-    check_bytes(f"the numbers that {node.name[:40]!r} counts", count * onnx.numpy_helper.to_array(found[0]).itemsize)
-    return onnx.helper.make_tensor_value_info(node.output[0], found[0].data_type, [count])
 
 
 def _sized(signature: Signature, image: Sequence[int]) -> dict[str, list[int]]:
