@@ -140,6 +140,11 @@ OPTIONAL = (
     "attacked",
     "attacked_agreed",
     "attacked_lost",
+    "objective",
+    "inputs",
+    "others",
+    "output change",
+    "metric change",
 )
 """What records of earlier versions lack."""
 

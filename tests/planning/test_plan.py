@@ -51,6 +51,7 @@ def test_plans_of_earlier_formats_are_read(made):
         (lambda record: record["layers"][1].update(shape=[3, 3]), r"layers\[1\].shape is \[3, 3\]: expected a list of 4"),
         (lambda record: record["layers"][1].update(loss="x"), r"layers\[1\].loss is 'x': expected a finite number"),
         (lambda record: record.update(seed=10**30), "seed is 10+: expected a whole number"),
+        (lambda record: record.update(seed=-1), "seed is -1: expected a whole number from 0"),
         (lambda record: record.update({"image shape": [3]}), r"image_shape is \[3\]: expected a list of 3"),
         (lambda record: record["budget"].update(kind="Joules"), "budget.kind is 'Joules': expected one of Macs, Params"),
         (lambda record: record["budget"].update(kind=[1]), r"budget.kind is \[1\]: expected text"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import reprlib
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,7 @@ from gdws.attacks import PGD
 from gdws.core.checks import is_count
 from gdws.core.errors import GdwsError
 from gdws.core.inputs import Arguments, Inputs, tensors_of
-from gdws.core.reading.schema import Count, Size, build, parse
+from gdws.core.reading.schema import Between, Count, Size, build, parse
 from gdws.core.unwrap import innermost
 from gdws.planning.budgets import KINDS, Budget
 from gdws.planning.fidelity import AnyFidelity, Fidelity, MetricChange, OutputChange
@@ -294,7 +294,7 @@ class _Stored:
     method: Literal["calibrated", "paper", "uniform"]
     budget: _Kind
     layers: tuple[LayerPlan, ...]
-    seed: int
+    seed: Annotated[int, Between(0, 2**63 - 1)]
     attack: dict[str, Any] | None
     versions: dict[str, str]
     images: tuple[str, ...]
