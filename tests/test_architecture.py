@@ -116,6 +116,7 @@ def test_imports_go_one_way():
 def test_an_import_turned_round_is_found(tmp_path, file, line, expected):
     turned = tmp_path / "gdws"
     shutil.copytree(SOURCE, turned, ignore=shutil.ignore_patterns("__pycache__", "*.npz", "*.safetensors"))
+    (turned / file).chmod(0o644)  # the checkout may be read-only
     with (turned / file).open("a") as text:
         text.write(f"\n{line}\n")
     assert violations(turned) == [expected]

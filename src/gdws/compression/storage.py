@@ -75,6 +75,8 @@ def save(
     >>> gdws.plan_of(gdws.models.resolve("fast")).macs <= 0.5
     True
     """
+    if base is not None and not isinstance(base, str):
+        raise GdwsError(f"base is a {type(base).__name__}: expected the name of an architecture, such as 'zoo:resnet18'")
     model = unwrap(model)
     layers = {
         name: structure.name

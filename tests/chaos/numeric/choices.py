@@ -11,7 +11,7 @@ import torch
 from scipy import stats
 
 from chaos.case import Wrong
-from gdws.core import significance
+from gdws.planning import significance
 from gdws.planning.knapsack import allocate
 
 

@@ -1,0 +1,169 @@
+"""A restoration network that nobody of this project made, made faster: quality against the truth and time, step by step.
+
+    python benchmarks/restoration.py CACHE --out OUT [--network srmdnf-x2] [--speedups 1.5 2] [--steps 400]
+
+CACHE is the folder of benchmarks/foreign_networks.py. The network is calibrated on patches of photographs that are not judged
+on, planned for a speed on one core, repaired without labels on the same patches, exported, and rounded to int8. Each form is
+judged on eighteen other photographs and timed beside the dense network in its fastest engine, all by turns. OUT gets a record
+after every step and pictures side by side; what is there is not made again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from foreign import ffdnet, pictures, srmd
+from foreign_networks import SIGMA, ToldNoise, quality
+from PIL import Image
+from torch import Tensor, nn
+
+import gdws
+from gdws.core.files import write_atomically
+from gdws.planning.latency.target import device_name
+
+PATCHES, SIDE = 96, 48
+"""Patches to calibrate and to repair on, and their height and width as the network gets them."""
+THREADS, ENGINES = 1, ("torch", "onnxruntime", "openvino")
+SHOWN, CROP = "china", 96
+"""The photograph that is shown, and how much of it."""
+
+
+def network_and_patches(name: str, cache: Path) -> tuple[nn.Module, int, Tensor]:
+    """The network, its scale, and what it is calibrated on."""
+    if name == "ffdnet":
+        clean = pictures.calibration_patches(cache, PATCHES, 2 * SIDE) / 255
+        noise = SIGMA * torch.randn(clean.shape, generator=torch.Generator().manual_seed(1))
+        return ToldNoise(ffdnet.denoiser(3, cache)).eval(), 1, clean + noise
+    scale = int(name.removeprefix("srmdnf-x"))
+    patches = pictures.reduced(pictures.calibration_patches(cache, PATCHES, scale * SIDE), scale) / 255
+    return srmd.upscaler(scale, cache).eval(), scale, patches
+
+
+class Records:
+    """What was found, in a file that grows."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.values = path, json.loads(path.read_text()) if path.exists() else {}
+
+    def get(self, name: str, measure: Callable[[], Any]) -> Any:
+        if name not in self.values:
+            start = time.perf_counter()
+            self.values[name] = measure()
+            print(f"{name}: {self.values[name]} ({time.perf_counter() - start:.0f} s)", flush=True)
+            write_atomically(self.path, json.dumps(self.values, indent=1))
+        return self.values[name]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("cache", type=Path)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--network", default="srmdnf-x2")
+    parser.add_argument("--speedups", nargs="*", type=float, default=[1.5, 2.0])
+    parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--repair-threads", type=int, default=2)
+    options = parser.parse_args()
+    torch.set_num_threads(THREADS)
+    options.out.mkdir(parents=True, exist_ok=True)
+    records = Records(options.out / "record.json")
+    truths = pictures.test_pictures(options.cache)
+    model, scale, patches = network_and_patches(options.network, options.cache)
+    records.get("machine", lambda: {"device": device_name(), "torch": torch.__version__, "gdws": gdws.__version__})
+    records.get("dense", lambda: quality(truths, scale, model))
+    forms: dict[str, nn.Module] = {"dense": model}
+    batches, kept = list(patches.split(8)), options.out / "statistics"
+    target = gdws.Target("auto", threads=THREADS)
+    for speedup in options.speedups:
+        name = f"{speedup:g}x"
+        folder, repaired = options.out / name, options.out / f"{name}-repaired"
+        if not folder.exists():
+            records.get(f"{name}, seconds", partial(compressed, model, batches, speedup, target, kept, folder))
+        forms[name] = gdws.load(folder, model)
+        records.get(f"{name}, plan", partial(planned, forms[name]))
+        records.get(name, partial(quality, truths, scale, forms[name]))
+        if not repaired.exists():
+            torch.set_num_threads(options.repair_threads)
+            settings = gdws.Repair(steps=options.steps)
+            records.get(f"{name} repaired, seconds", partial(made_better, model, forms[name], batches, settings, repaired))
+            torch.set_num_threads(THREADS)
+        forms[f"{name} repaired"] = gdws.load(repaired, model)
+        records.get(f"{name} repaired", partial(quality, truths, scale, forms[f"{name} repaired"]))
+    files = int8_files(forms, patches, options.out)
+    for name, file in files.items():
+        run = gdws.compile(file, "onnxruntime", example=patches[:1])
+        records.get(f"{name} int8", partial(quality, truths, scale, run))
+    for side in (64, 128):
+        records.get(f"ms at {side}", partial(times, forms, files, side))
+    show(forms, truths[SHOWN], scale, options.out)
+
+
+def compressed(
+    model: nn.Module, batches: list[Tensor], speedup: float, target: gdws.Target, cache: Path, folder: Path
+) -> float:
+    """Compress and save; the seconds that it took."""
+    start = time.perf_counter()
+    gdws.save(gdws.compress(model, batches, gdws.Speedup(speedup), target=target, cache=cache), folder)
+    return time.perf_counter() - start
+
+
+def made_better(model: nn.Module, fast: nn.Module, batches: list[Tensor], settings: gdws.Repair, folder: Path) -> float:
+    """Repair and save; the seconds that it took."""
+    start = time.perf_counter()
+    gdws.save(gdws.repair(model, fast, batches, settings), folder)
+    return time.perf_counter() - start
+
+
+def planned(network: nn.Module) -> dict[str, Any]:
+    plan = gdws.plan_of(network)
+    assert plan is not None
+    return {"macs": plan.macs, "parameters": plan.parameters, "cost": str(plan.fidelity)}
+
+
+def int8_files(forms: dict[str, nn.Module], patches: Tensor, folder: Path) -> dict[str, Path]:
+    """Every network as an ONNX file in int8."""
+    files = {}
+    for name, network in forms.items():
+        plain, files[name] = folder / f"{name}.onnx", folder / f"{name}-int8.onnx"
+        if not files[name].exists():
+            gdws.to_onnx(network, plain, patches[:1])
+            gdws.quantize(plain, files[name], patches[:64])
+    return files
+
+
+def times(forms: dict[str, nn.Module], files: dict[str, Path], side: int) -> dict[str, float]:
+    """Milliseconds of one image (3, side, side), lower quartiles, all in one interleaved run."""
+    example = torch.rand(1, 3, side, side, generator=torch.Generator().manual_seed(0))
+    runs = {
+        f"{name}, {engine}": gdws.compile(network, engine, example=example, threads=THREADS)
+        for name, network in forms.items()
+        for engine in ENGINES
+    }
+    for name, file in files.items():
+        runs[f"{name} int8, onnxruntime"] = gdws.compile(file, "onnxruntime", example=example, threads=THREADS)
+    return {name: 1e3 * timing.quartile for name, timing in gdws.bench(runs, example, 3, 15).items()}
+
+
+def show(forms: dict[str, nn.Module], truth: Tensor, scale: int, folder: Path) -> None:
+    """A part of one photograph as each network restores it, side by side, after the truth."""
+    degraded = pictures.reduced(truth, scale)[None] / 255 if scale > 1 else truth[None] / 255
+    parts = [truth]
+    with torch.inference_mode():
+        parts += [(255 * network(degraded).clamp(0, 1)).round().byte()[0] for network in forms.values()]
+    height, width = truth.shape[1:]
+    top, left = (height - CROP) // 2, (width - CROP) // 2
+    row = torch.cat([part[:, top : top + CROP, left : left + CROP] for part in parts], 2)
+    Image.fromarray(row.permute(1, 2, 0).numpy()).resize((2 * row.shape[2], 2 * CROP), Image.Resampling.NEAREST).save(
+        folder / "side-by-side.png"
+    )
+    print(f"side-by-side.png: truth, {', '.join(forms)}")
+
+
+if __name__ == "__main__":
+    main()
