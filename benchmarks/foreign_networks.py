@@ -31,21 +31,8 @@ ENGINES = ("torch", "onnxruntime", "openvino")
 SIGMA = 25 / 255
 
 
-class ToldNoise(nn.Module):
-    """A denoiser at one level of noise."""
-
-    def __init__(self, model: nn.Module, sigma: float = SIGMA) -> None:
-        super().__init__()
-        self.model = model
-        self.register_buffer("sigma", torch.tensor([sigma]))
-
-    sigma: Tensor
-
-    def forward(self, image: Tensor) -> Tensor:
-        answer: Tensor = self.model(image, self.sigma.expand(image.shape[0]))
-        return answer
-
-
+Restore = Callable[[gdws.Arguments], Tensor]
+"""From degraded pictures, and what a network is told beside them, to restored ones."""
 NETWORKS: dict[str, tuple[int, Callable[[Path], nn.Module]]] = {
     **{f"srmdnf-x{scale}": (scale, partial(srmd.upscaler, scale)) for scale in (2, 3, 4)},
     **{
@@ -53,12 +40,17 @@ NETWORKS: dict[str, tuple[int, Callable[[Path], nn.Module]]] = {
         for size in upscalerjs.SIZES
         for scale in (2, 3, 4)
     },
-    "ffdnet": (1, lambda cache: ToldNoise(ffdnet.denoiser(3, cache))),
+    "ffdnet": (1, partial(ffdnet.denoiser, 3)),
 }
 """Name: (scale, the network with its weights)."""
 
 
-def quality(truths: dict[str, Tensor], scale: int, restore: Callable[[Tensor], Tensor]) -> dict[str, float]:
+def told(degraded: Tensor, scale: int) -> gdws.Arguments:
+    """What a network of NETWORKS is called with: a denoiser is told the noise."""
+    return gdws.Arguments(degraded) if scale > 1 else gdws.Arguments(degraded, sigma=torch.full((len(degraded),), SIGMA))
+
+
+def quality(truths: dict[str, Tensor], scale: int, restore: Restore) -> dict[str, float]:
     """Mean PSNR (RGB and Y, dB) and SSIM (Y) of what `restore` makes of degraded pictures (3, H, W), given in uint8."""
     generator, found = torch.Generator().manual_seed(0), {"psnr": 0.0, "psnr_y": 0.0, "ssim_y": 0.0}
     for picture in truths.values():
@@ -68,7 +60,7 @@ def quality(truths: dict[str, Tensor], scale: int, restore: Callable[[Tensor], T
         else:
             degraded = pictures.reduced(picture, scale)[None] / 255
         with torch.inference_mode():
-            restored = (255 * restore(degraded).clamp(0, 1)).round() / 255
+            restored = (255 * restore(told(degraded, scale)).clamp(0, 1)).round() / 255
         border = scale if scale > 1 else 0
         height, width = truth.shape[2:]
         restored, truth = (x[..., border : height - border, border : width - border] for x in (restored, truth))
@@ -78,15 +70,16 @@ def quality(truths: dict[str, Tensor], scale: int, restore: Callable[[Tensor], T
     return found
 
 
-def without_network(degraded: Tensor, scale: int) -> Tensor:
+def without_network(arguments: gdws.Arguments, scale: int) -> Tensor:
     """The noisy image itself, or a bicubic enlargement."""
+    degraded = arguments.positional[0]
     return degraded if scale == 1 else pictures.enlarged((255 * degraded).round().byte(), scale) / 255
 
 
-def shapes(model: nn.Module, side: int) -> list[str]:
+def shapes(model: nn.Module, example: gdws.Arguments) -> list[str]:
     """The five shapes of convolution with the most multiply-adds, as `10 of 128->128 3x3@64: 0.97`."""
     macs, counts = Counter[str](), Counter[str]()
-    for site in find_convolutions(model, torch.rand(1, 3, side, side)):
+    for site in find_convolutions(model, example):
         conv = site.conv
         kernel = "x".join(map(str, conv.kernel_size))
         shape = f"{conv.in_channels}->{conv.out_channels} {kernel}@{site.maps[0][2]}"
@@ -95,11 +88,9 @@ def shapes(model: nn.Module, side: int) -> list[str]:
     return [f"{counts[shape]} of {shape}: {part / macs.total():.2f}" for shape, part in macs.most_common(5)]
 
 
-def speed(model: nn.Module, side: int, repeats: int) -> dict[str, float]:
-    """Milliseconds for one image (3, side, side) by engine."""
-    example = torch.rand(1, 3, side, side, generator=torch.Generator().manual_seed(0))
-    flat = nn.Sequential(model, nn.Flatten()).eval()
-    runs = {engine: gdws.compile(flat, engine, example=example, threads=1) for engine in ENGINES}
+def speed(model: nn.Module, example: gdws.Arguments, repeats: int) -> dict[str, float]:
+    """Milliseconds by engine."""
+    runs = {engine: gdws.compile(model, engine, example=example, threads=1) for engine in ENGINES}
     return {name: 1e3 * timing.quartile for name, timing in gdws.bench(runs, example, 2, repeats).items()}
 
 
@@ -119,15 +110,16 @@ def main() -> None:
     for name in options.networks:
         scale, build = NETWORKS[name]
         model = build(options.cache)
-        cost = gdws.network_cost(model, torch.rand(1, 3, 64, 64))
-        row = {"parameters": cost.parameters, "gigamacs at 64": cost.macs / 1e9, "shapes": shapes(model, 64)}
+        example = told(torch.rand(1, 3, 64, 64), scale)
+        cost = gdws.network_cost(model, example)
+        row = {"parameters": cost.parameters, "gigamacs at 64": cost.macs / 1e9, "shapes": shapes(model, example)}
         print(f"{name}: {row}", flush=True)
         if truths:
-            row["quality"] = quality(truths, scale, model)
+            row["quality"] = quality(truths, scale, partial(gdws.Arguments.call, model=model))
             row["without it"] = quality(truths, scale, partial(without_network, scale=scale))
             print(f"{name}: {row['quality']}, without it {row['without it']}", flush=True)
         for side in options.sides:
-            row[f"ms at {side}"] = speed(model, side, options.repeats)
+            row[f"ms at {side}"] = speed(model, told(torch.rand(1, 3, side, side), scale), options.repeats)
             print(f"{name} at {side}: {row[f'ms at {side}']} ms", flush=True)
         record[name] = row
     if options.json:
