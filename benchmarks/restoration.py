@@ -19,13 +19,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from foreign import ffdnet, pictures, srmd
-from foreign_networks import SIGMA, ToldNoise, quality
+from foreign import pictures
+from foreign_networks import NETWORKS, SIGMA, quality, told
 from PIL import Image
 from torch import Tensor, nn
 
 import gdws
 from gdws.core.files import write_atomically
+from gdws.deploy.engines import Compiled
 from gdws.planning.latency.target import device_name
 
 PATCHES, SIDE = 96, 48
@@ -35,15 +36,18 @@ SHOWN, CROP = "china", 96
 """The photograph that is shown, and how much of it."""
 
 
-def network_and_patches(name: str, cache: Path) -> tuple[nn.Module, int, Tensor]:
-    """The network, its scale, and what it is calibrated on."""
-    if name == "ffdnet":
+def patches_for(scale: int, cache: Path) -> gdws.Arguments:
+    """What a network is calibrated on: reduced patches, or noisy ones and the noise."""
+    if scale == 1:
         clean = pictures.calibration_patches(cache, PATCHES, 2 * SIDE) / 255
-        noise = SIGMA * torch.randn(clean.shape, generator=torch.Generator().manual_seed(1))
-        return ToldNoise(ffdnet.denoiser(3, cache)).eval(), 1, clean + noise
-    scale = int(name.removeprefix("srmdnf-x"))
-    patches = pictures.reduced(pictures.calibration_patches(cache, PATCHES, scale * SIDE), scale) / 255
-    return srmd.upscaler(scale, cache).eval(), scale, patches
+        return told(clean + SIGMA * torch.randn(clean.shape, generator=torch.Generator().manual_seed(1)), scale)
+    return told(pictures.reduced(pictures.calibration_patches(cache, PATCHES, scale * SIDE), scale) / 255, scale)
+
+
+def judged(truths: dict[str, Tensor], scale: int, run: nn.Module | Compiled) -> dict[str, float]:
+    """Quality of a network, or of what an engine makes of it."""
+    with torch.inference_mode():
+        return quality(truths, scale, run if isinstance(run, Compiled) else lambda given: given.call(run))
 
 
 class Records:
@@ -65,7 +69,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cache", type=Path)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--network", default="srmdnf-x2")
+    parser.add_argument("--network", default="srmdnf-x2", choices=NETWORKS)
     parser.add_argument("--speedups", nargs="*", type=float, default=[1.5, 2.0])
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--repair-threads", type=int, default=2)
@@ -74,11 +78,12 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     records = Records(options.out / "record.json")
     truths = pictures.test_pictures(options.cache)
-    model, scale, patches = network_and_patches(options.network, options.cache)
+    scale, build = NETWORKS[options.network]
+    model, patches = build(options.cache), patches_for(scale, options.cache)
     records.get("machine", lambda: {"device": device_name(), "torch": torch.__version__, "gdws": gdws.__version__})
-    records.get("dense", lambda: quality(truths, scale, model))
+    records.get("dense", partial(judged, truths, scale, model))
     forms: dict[str, nn.Module] = {"dense": model}
-    batches, kept = list(patches.split(8)), options.out / "statistics"
+    batches, kept = patches.split(8), options.out / "statistics"
     target = gdws.Target("auto", threads=THREADS)
     for speedup in options.speedups:
         name = f"{speedup:g}x"
@@ -87,25 +92,25 @@ def main() -> None:
             records.get(f"{name}, seconds", partial(compressed, model, batches, speedup, target, kept, folder))
         forms[name] = gdws.load(folder, model)
         records.get(f"{name}, plan", partial(planned, forms[name]))
-        records.get(name, partial(quality, truths, scale, forms[name]))
+        records.get(name, partial(judged, truths, scale, forms[name]))
         if not repaired.exists():
             torch.set_num_threads(options.repair_threads)
             settings = gdws.Repair(steps=options.steps)
             records.get(f"{name} repaired, seconds", partial(made_better, model, forms[name], batches, settings, repaired))
             torch.set_num_threads(THREADS)
         forms[f"{name} repaired"] = gdws.load(repaired, model)
-        records.get(f"{name} repaired", partial(quality, truths, scale, forms[f"{name} repaired"]))
+        records.get(f"{name} repaired", partial(judged, truths, scale, forms[f"{name} repaired"]))
     files = int8_files(forms, patches, options.out)
     for name, file in files.items():
         run = gdws.compile(file, "onnxruntime", example=patches[:1])
-        records.get(f"{name} int8", partial(quality, truths, scale, run))
+        records.get(f"{name} int8", partial(judged, truths, scale, run))
     for side in (64, 128):
-        records.get(f"ms at {side}", partial(times, forms, files, side))
+        records.get(f"ms at {side}", partial(times, forms, files, options.network, side))
     show(forms, truths[SHOWN], scale, options.out)
 
 
 def compressed(
-    model: nn.Module, batches: list[Tensor], speedup: float, target: gdws.Target, cache: Path, folder: Path
+    model: nn.Module, batches: list[gdws.Arguments], speedup: float, target: gdws.Target, cache: Path, folder: Path
 ) -> float:
     """Compress and save; the seconds that it took."""
     start = time.perf_counter()
@@ -113,7 +118,7 @@ def compressed(
     return time.perf_counter() - start
 
 
-def made_better(model: nn.Module, fast: nn.Module, batches: list[Tensor], settings: gdws.Repair, folder: Path) -> float:
+def made_better(model: nn.Module, fast: nn.Module, batches: list[gdws.Arguments], settings: gdws.Repair, folder: Path) -> float:
     """Repair and save; the seconds that it took."""
     start = time.perf_counter()
     gdws.save(gdws.repair(model, fast, batches, settings), folder)
@@ -126,7 +131,7 @@ def planned(network: nn.Module) -> dict[str, Any]:
     return {"macs": plan.macs, "parameters": plan.parameters, "cost": str(plan.fidelity)}
 
 
-def int8_files(forms: dict[str, nn.Module], patches: Tensor, folder: Path) -> dict[str, Path]:
+def int8_files(forms: dict[str, nn.Module], patches: gdws.Arguments, folder: Path) -> dict[str, Path]:
     """Every network as an ONNX file in int8."""
     files = {}
     for name, network in forms.items():
@@ -137,9 +142,10 @@ def int8_files(forms: dict[str, nn.Module], patches: Tensor, folder: Path) -> di
     return files
 
 
-def times(forms: dict[str, nn.Module], files: dict[str, Path], side: int) -> dict[str, float]:
+def times(forms: dict[str, nn.Module], files: dict[str, Path], network: str, side: int) -> dict[str, float]:
     """Milliseconds of one image (3, side, side), lower quartiles, all in one interleaved run."""
-    example = torch.rand(1, 3, side, side, generator=torch.Generator().manual_seed(0))
+    scale = NETWORKS[network][0]
+    example = told(torch.rand(1, 3, side, side, generator=torch.Generator().manual_seed(0)), scale)
     runs = {
         f"{name}, {engine}": gdws.compile(network, engine, example=example, threads=THREADS)
         for name, network in forms.items()
@@ -152,10 +158,12 @@ def times(forms: dict[str, nn.Module], files: dict[str, Path], side: int) -> dic
 
 def show(forms: dict[str, nn.Module], truth: Tensor, scale: int, folder: Path) -> None:
     """A part of one photograph as each network restores it, side by side, after the truth."""
-    degraded = pictures.reduced(truth, scale)[None] / 255 if scale > 1 else truth[None] / 255
+    degraded = (
+        pictures.reduced(truth, scale)[None] / 255 if scale > 1 else truth[None] / 255 + SIGMA * torch.randn(truth[None].shape)
+    )
     parts = [truth]
     with torch.inference_mode():
-        parts += [(255 * network(degraded).clamp(0, 1)).round().byte()[0] for network in forms.values()]
+        parts += [(255 * told(degraded, scale).call(network).clamp(0, 1)).round().byte()[0] for network in forms.values()]
     height, width = truth.shape[1:]
     top, left = (height - CROP) // 2, (width - CROP) // 2
     row = torch.cat([part[:, top : top + CROP, left : left + CROP] for part in parts], 2)
