@@ -10,6 +10,7 @@ import sys
 import time
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from helpers import SMOOTH, network, recipe, training_images
@@ -517,3 +518,92 @@ def test_pruning_again_keeps_what_was_zero(tmp_path):
     for name in ("0.weight", "3.weight", "8.weight"):
         assert not bool(((once.get_parameter(name) == 0) & (twice.get_parameter(name) != 0)).any())
     assert PGD(steps=1)(twice, torch.rand(2, 3, 8, 8), torch.zeros(2, dtype=torch.long)).shape == (2, 3, 8, 8)
+
+
+# ------------------------------------------------------------------------------------------------ the command line
+
+
+@pytest.fixture
+def files(tmp_path):
+    """A network as code, and its images as a file, in the folder where `run` works."""
+    (tmp_path / "net.py").write_text("from helpers import network\n")
+    colours = training_images(100)
+    np.savez(tmp_path / "data.npz", images=colours.images.permute(0, 2, 3, 1).numpy(), labels=colours.labels.numpy())
+    return tmp_path
+
+
+QUICK = ["--data", "npz:data.npz", "--prune-epochs", 1, "--epochs", 1, "--batch", 20, "--steps", 1]
+
+
+def test_prune_and_go_on_from_the_command_line(run, files):
+    status, text = run("prune", "net.py:network", *QUICK, "--keep", 0.2, "--out", "run", "--json", "p.json")
+    assert status == 0, text
+    assert "598 of 2,992 weights are kept: sparsity 80.01 %, from 79.99 % (3) to 80.09 % (0) in a layer" in text
+    assert "Written to run/model" in text
+    record = json.loads((files / "p.json").read_text())
+    assert record["layers"] == {
+        "0": {"kept": 86, "of": 432},
+        "3": {"kept": 461, "of": 2304},
+        "8": {"kept": 51, "of": 256},
+    }
+    assert record["sparsity"] == pytest.approx(1 - (86 + 461 + 51) / (432 + 2304 + 256))
+    assert record["kept"] == record["stages"]["finetune"][-1]
+    stored = json.loads((files / "run" / "model" / "gdws.json").read_text())
+    assert stored["base"] == "net.py:network"
+    model = models.resolve("run/model", base="net.py:network")
+    assert int(model[3].weight.count_nonzero()) == 461
+    status, text = run("prune", "net.py:network", *QUICK, "--keep", 0.2, "--out", "run")
+    assert status == 2
+    assert "run holds a pruning: expected another folder, or to continue that one (--resume)" in text
+    status, text = run("prune", "net.py:network", *QUICK, "--keep", 0.1, "--out", "run", "--resume")
+    assert status == 2
+    assert "run was pruned with another keep" in text
+    assert run("prune", "net.py:network", *QUICK, "--keep", 0.2, "--out", "run", "--resume")[0] == 0
+    evaluate = ["--attack", "none", "--data", "npz:data.npz"]
+    assert run("evaluate", "net.py:network", "run/model", *evaluate)[0] == 0
+    again = ["--method", "magnitude", "--keep", 0.1, "--out", "further", "--base", "net.py:network"]
+    status, text = run("prune", "run/model", "--data", "npz:data.npz", "--epochs", 1, "--batch", 20, "--steps", 1, *again)
+    assert status == 0, text
+    assert int(models.resolve("further/model", base="net.py:network")[3].weight.count_nonzero()) == 230
+
+
+def test_channels_from_the_command_line(run, tmp_path):
+    """Of the embedded network, on few images."""
+    options = ["--data", "demo", "--images", 30, "--epochs", 1, "--prune-epochs", 1, "--batch", 8, "--steps", 1]
+    status, text = run("prune", "demo", *options, "--method", "admm", "--keep", 0.5, "--out", "run", "--loss", "robust")
+    assert status == 0, text
+    assert "BatchNorm channels are kept: sparsity 50.00 %, from 50.00 %" in text
+    pruned = models.resolve(str(tmp_path / "run" / "model"))
+    for module in pruned.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            gone = module.weight == 0
+            assert int(gone.sum()) == len(gone) // 2
+            assert not bool(module.bias[gone].any())
+
+
+def test_a_pruning_that_collapsed_says_so(run, files):
+    lines = ["from helpers import network", "def make():", "    model = network()", "    model[-1].bias.data[2] = 99"]
+    (files / "stuck.py").write_text("\n".join([*lines, "    return model"]))
+    status, text = run("prune", "stuck.py:make", *QUICK, "--keep", 0.2, "--out", "run")
+    assert status == 0, text
+    assert "Warning: the network decides all images alike" in " ".join(text.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["net.py:network", "--method", "snip"], "unknown method 'snip'"),
+        (["net.py:network", "--recipe", "slow"], "unknown recipe 'slow'"),
+        (["net.py:network", "--keep", "1.5"], "keep is 1.5: expected the share"),
+        (["net.py:network", "--kind", "filter"], "kind is 'filter' with hydra"),
+        (["net.py:network", "--structured"], "structured is True with hydra"),
+        (["net.py:network", "--loss", "hinge"], "one of robust, trades"),
+        (["zoo:resnet20"], "zoo:resnet20 has random weights"),
+        (["net.py:network", "--json", "nowhere/x.json"], "there is no folder nowhere"),
+    ],
+)
+def test_bad_words(run, files, words, sentence):
+    status, text = run("prune", *words, "--data", "npz:data.npz", "--out", "run")
+    assert status == 2
+    assert sentence in text
+    assert not (files / "run").exists()

@@ -57,14 +57,29 @@ EPOCH = {
 """What is shown of an epoch, and how."""
 
 
-def epochs(history: Sequence[Mapping[str, float]]) -> Table:
+def epochs(history: Sequence[Mapping[str, float]], title: str = "training") -> Table:
     """A training, the last twenty epochs of it at most."""
-    table = _plain("training")
+    table = _plain(title)
     table.caption = "attacked: of the training images; natural, robust: of those held back; per cent"
     for heading in ("epoch", "rate", "loss", "attacked", "natural", "robust", "s", "images/s"):
         table.add_column(heading, justify="right", no_wrap=True)
     for line in history[-20:]:  # epoch 0 has no rate and no loss
         table.add_row(*(f"{line[name]:{form}}" if name in line else "" for name, form in EPOCH.items()))
+    return table
+
+
+def stages(found: Mapping[str, Sequence[Mapping[str, float]]]) -> Table:
+    """The trainings of a pruning, each with its last epoch; before them the network that they began with."""
+    table = _plain("pruning")
+    table.caption = "after the last epoch of each stage; natural, robust: of the images held back; per cent"
+    for heading in ("stage", "epochs", "loss", "natural", "robust", "s"):
+        table.add_column(heading, justify="left" if heading == "stage" else "right", no_wrap=True)
+    first = next(iter(found.values()))[0]
+    table.add_row("before", "", "", f"{first['natural']:.1f}", f"{first['robust']:.1f}", "")
+    for name, history in found.items():
+        last, seconds = history[-1], sum(line.get("seconds", 0.0) for line in history)
+        numbers = (f"{last['loss']:.3f}", f"{last['natural']:.1f}", f"{last['robust']:.1f}", f"{seconds:.1f}")
+        table.add_row(name, str(last["epoch"]), *numbers)
     return table
 
 
