@@ -24,9 +24,10 @@ from gdws import models
 from gdws.attacks import PGD
 from gdws.core.distributed import SINGLE_PROCESS
 from gdws.core.errors import GdwsError
-from gdws.training import PRUNINGS, Admm, Hydra, Magnitude, prune, pruning_for
+from gdws.training import Admm, Hydra, Magnitude, prune, pruning_for
 from gdws.training.learner import Learner
 from gdws.training.objectives import Robust, Trades
+from gdws.training.pruning import PRUNINGS
 from gdws.training.pruning.admm import dual_update
 from gdws.training.pruning.hydra import Scored, with_scores, without_scores
 from gdws.training.pruning.masks import KINDS, kept_of, largest, masks_of, project, prunable_layers

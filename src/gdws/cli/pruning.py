@@ -47,7 +47,7 @@ from gdws.core.progress import shown
 from gdws.data import Dataset
 from gdws.models.names import base_of, is_folder
 from gdws.planning.cost import network_cost
-from gdws.training import PRUNINGS, Pruned, prune, pruning_for
+from gdws.training.pruning import PRUNINGS, Pruned, prune, pruning_for
 from gdws.training.pruning.masks import KINDS
 from gdws.training.pruning.method import Method
 from gdws.training.recipes import OBJECTIVES

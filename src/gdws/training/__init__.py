@@ -6,12 +6,11 @@
 """
 
 from gdws.training.loop import Trained, train
-from gdws.training.pruning import PRUNINGS, Admm, Hydra, Magnitude, Pruned, prune, pruning_for
+from gdws.training.pruning import Admm, Hydra, Magnitude, Pruned, prune, pruning_for
 from gdws.training.recipes import RECIPES, Recipe, recipe, recipe_for
 from gdws.training.tuning import tune
 
 __all__ = [
-    "PRUNINGS",
     "RECIPES",
     "Admm",
     "Hydra",

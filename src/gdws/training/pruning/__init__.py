@@ -2,8 +2,8 @@
 
 HYDRA and ADMM are what the paper compares GDWS with; pruning by magnitude is the baseline of both.
 
->>> from gdws import training
->>> sorted(training.PRUNINGS)
+>>> from gdws.training import pruning
+>>> sorted(pruning.PRUNINGS)
 ['admm', 'hydra', 'magnitude']
 """
 

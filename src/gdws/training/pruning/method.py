@@ -45,7 +45,11 @@ class Method(ABC):
 
     @abstractmethod
     def choose(self, network: nn.Module, stage: Stage) -> tuple[nn.Module, dict[str, Tensor]]:
-        """The network, which may have been trained for it, and the masks of its parameters by name. It is not masked yet."""
+        """The network, which may have been trained for it by stages, and the masks of its parameters; it is not masked yet.
+
+        network  as it was.
+        stage    trains a copy of a network, by the name of the stage, a recipe and an objective, and gives it.
+        """
 
     def recipes(self) -> dict[str, Recipe]:
         """The recipes of its stages by the names of the fields."""
