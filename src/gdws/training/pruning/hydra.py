@@ -83,7 +83,7 @@ class _Mask(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, scores: Tensor, weight: Tensor, mask: Tensor) -> Tensor:
         ctx.save_for_backward(weight)
-        return torch.where(mask, weight, 0.0)
+        return weight * mask
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
