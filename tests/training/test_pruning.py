@@ -487,7 +487,8 @@ def without_batchnorm():
 )
 def test_what_cannot_be_pruned_is_refused(tmp_path, make, method, words):
     with pytest.raises(GdwsError, match=words):
-        prune(make().eval(), training_images(80), short(method), tmp_path)
+        prune(make().eval(), training_images(80), short(method), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_another_pruning_is_not_overwritten_and_not_continued_with_other_settings(tmp_path):

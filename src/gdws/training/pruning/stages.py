@@ -17,9 +17,9 @@ from gdws.core.files import ensure_folder, write_atomically
 from gdws.core.reading.limits import read_file
 from gdws.core.reading.schema import from_json
 from gdws.data import Dataset
-from gdws.training.loop import in_memory, train
+from gdws.training.loop import check_trainable, in_memory, train
 from gdws.training.objectives import Objective
-from gdws.training.pruning.masks import groups_left, set_zeros
+from gdws.training.pruning.masks import groups_left, prunable_layers, set_zeros
 from gdws.training.pruning.method import Method, loss_of
 from gdws.training.pruning.objectives import Masked
 from gdws.training.recipes import Recipe
@@ -103,6 +103,8 @@ def prune(
     ((128, 1280), 128)
     """
     data = in_memory(data)
+    check_trainable(model, data, method.finetune)
+    prunable_layers(model, method.groups, method.keep)  # or refuse, before anything is written
     if processes.first():
         _begin(folder, method, resume)
     network, stages = own_copy(model), dict[str, list[dict[str, Any]]]()
