@@ -136,7 +136,13 @@ def test_output_that_cannot_be_written_is_told(tmp_path):
             "there was no checkpoint in out yet, and the same command with --resume begins anew",
         ),
         (
-            [*("prune", "own.py:make", "--method", "magnitude", "--data", "demo", "--images", 40), "--steps", 1, "--out", "out"],
+            [
+                *("prune", "own.py:make", "--method", "magnitude", "--data", "demo", "--images", 40),
+                "--steps",
+                1,
+                "--out",
+                "out",
+            ],
             40,
             "there was no checkpoint in out yet, and the same command with --resume begins anew",
         ),
