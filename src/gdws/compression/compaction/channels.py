@@ -33,9 +33,9 @@ WITHIN_CHANNELS = (
     *("Add", "Sub", "Mul", "Div", "Neg", "Relu", "LeakyRelu", "Hardtanh", "Clamp", "ClampMin", "Silu", "Gelu", "Elu", "Tanh"),
     *("Hardswish", "Hardsigmoid", "Sigmoid", "Softplus", "Mish", "NativeDropout", "Clone", "Alias", "Mean", "Sum", "Stack"),
     *("MaxPool2DWithIndices", "AvgPool2D", "AdaptiveAvgPool2D", "UpsampleNearest2D", "UpsampleBilinear2D"),
-    *("Squeeze", "Unsqueeze"),
+    *("Squeeze", "Unsqueeze", "T"),
 )
-"""Functions, by the names that autograd has for them, which leave channels where they are."""
+"""Functions, by the names that autograd has for them, which leave channels where they are. T is that of a linear weight."""
 
 
 class _SelectPruner:
@@ -230,7 +230,8 @@ def _is_known(item: _Item) -> bool:
         return layer.groups == 1 or _is_depthwise(layer)
     match type(layer).__name__:  # what stands for a function in the graph
         case "_ElementWiseOp":
-            return str(layer._grad_fn).partition("Backward")[0] in WITHIN_CHANNELS
+            name, own = str(layer._grad_fn).partition("Backward")[0], [type(after) for after in item.after]
+            return name in WITHIN_CHANNELS or (name == "ConstantPadNd" and own == [SpreadChannels])
         case "_SliceOp":
             return layer.dim > 1  # type: ignore[operator]
         case "_ConcatOp" | "_SplitOp" | "_ReshapeOp":
