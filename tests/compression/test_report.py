@@ -90,7 +90,7 @@ def test_a_network_that_cannot_be_timed_says_why(networks):
 @pytest.mark.parametrize(("seconds", "slower"), [(0.5, False), (1.01, False), (1.06, True)])
 def test_a_network_slower_than_dense_says_so(seconds, slower):
     """Bug: a denoiser with half of the MACs ran at 0.94x, and nobody was told."""
-    cost = Cost(10, 10, 1.0)
+    cost = Cost(10, 10, 1.0, 10)
     speed = report_module.Speed(
         device="here", precision="float32", threads=2, batch=1, dense_engine="torch", dense_seconds=1.0, engine="torch",
         seconds=seconds,
