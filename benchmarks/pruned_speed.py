@@ -12,12 +12,11 @@ what the weights are. Networks run single images in their fastest engine, in tur
 
 from __future__ import annotations
 
+import argparse
 import json
 from pathlib import Path
-from typing import Annotated
 
 import torch
-import typer
 from torch import nn
 
 from gdws import bench, compact, compile, models, network_cost
@@ -36,24 +35,26 @@ def prune_at_random(model: nn.Module, keep: float, seed: int) -> nn.Module:
     return model
 
 
-def main(
-    names: list[str],
-    keep: float = 0.5,
-    threads: int = 1,
-    repeats: int = 60,
-    seed: int = 0,
-    json_file: Annotated[Path | None, typer.Option("--json")] = None,
-) -> None:
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="+")
+    parser.add_argument("--keep", type=float, default=0.5)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--repeats", type=int, default=60)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    keep, threads, seed = given.keep, given.threads, given.seed
     image = torch.rand(1, 3, 32, 32, generator=torch.Generator().manual_seed(seed))
     rows = []
-    for name in names:
+    for name in given.names:
         torch.manual_seed(seed)
         dense = models.resolve(name)
         masked = prune_at_random(models.resolve(name), keep, seed)
         small = compact(masked, image)
         networks = {"dense": dense, "masked": masked, "compacted": small}
         runs = {kind: compile(network, example=image, threads=threads) for kind, network in networks.items()}
-        timings = bench(runs, image, 10, repeats)
+        timings = bench(runs, image, 10, given.repeats)
         for kind, network in networks.items():
             cost = network_cost(network, image)
             size = paper_size(masked, image) if kind == "masked" else cost.parameters / MB
@@ -69,10 +70,10 @@ def main(
                 }
             )
             print(rows[-1], flush=True)
-    if json_file is not None:
+    if given.json is not None:
         record = {"format": "gdws pruned speed 1", "keep": keep, "threads": threads, "seed": seed, "rows": rows}
-        write_atomically(json_file, json.dumps(record | {"device": device_name(torch.device("cpu"))}, indent=1))
+        write_atomically(given.json, json.dumps(record | {"device": device_name(torch.device("cpu"))}, indent=1))
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    main()

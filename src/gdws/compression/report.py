@@ -72,7 +72,11 @@ class Report:
     def pruned(self) -> str:
         """What a pruning left of the original; empty where there was none."""
         share = self.before.nonzeros / self.before.parameters
-        zeros = [f"{100 * share:.1f} % of its {self.before.parameters / 1e6:.2f} M parameters are not zero"] if share < PRUNED else []
+        zeros = (
+            [f"{100 * share:.1f} % of its {self.before.parameters / 1e6:.2f} M parameters are not zero"]
+            if share < PRUNED
+            else []
+        )
         smaller = [f"{self.smaller} of its layers were made smaller"] if self.smaller else []
         return ", ".join(zeros + smaller)
 

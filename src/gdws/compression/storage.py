@@ -1,8 +1,9 @@
 """Compressed networks on disk: a folder with model.safetensors, gdws.json and model.onnx. Nothing in it is ever unpickled.
 
-The weights go into the architecture of the original, of which gdws.json says what was made smaller and what was factorized. model.onnx is the whole network and needs none (torch.export's own files
-would be unpickled); a network that cannot be exported is saved without it, and gdws.json says why. So is a sparse network:
-its tensors are stored as their non-zeros (gdws.core.reading.sparse), and model.onnx would be dense.
+The weights go into the architecture of the original, of which gdws.json says what was made smaller and what was factorized.
+model.onnx is the whole network and needs none (torch.export's own files would be unpickled); a network that cannot be exported
+is saved without it, and gdws.json says why. So is a sparse network: its tensors are stored as their non-zeros
+(gdws.core.reading.sparse), and model.onnx would be dense.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from gdws.core.errors import GdwsError, first_line
 from gdws.core.execution import evaluating, full_precision, own_copy, placement
 from gdws.core.files import NotWritten, new_folder
 from gdws.core.inputs import Inputs, call_model, floats_in, place
-from gdws.core.reading.limits import read_file
 from gdws.core.reading import sparse
+from gdws.core.reading.limits import read_file
 from gdws.core.reading.schema import Size, build, parse
 from gdws.core.reading.weights import contiguous_copies, load_weights, read_weights
 from gdws.core.sites import replace_modules

@@ -224,8 +224,10 @@ class Plan:
     @property
     def nonzeros(self) -> float:
         """The fraction of weights that are not zero, before the compression, of the convolutions that may be replaced."""
-        counts = [(p.dense_parameters if p.dense_nonzeros is None else p.dense_nonzeros, p.dense_parameters) for p in self.layers]
-        return _share([pair for pair, layer in zip(counts, self.layers, strict=True) if layer.replaceable])
+        layers = [layer for layer in self.layers if layer.replaceable]
+        return _share(
+            [(p.dense_parameters if p.dense_nonzeros is None else p.dense_nonzeros, p.dense_parameters) for p in layers]
+        )
 
     @property
     def loss(self) -> float:

@@ -4,6 +4,7 @@ import copy
 import json
 import shutil
 import sys
+from itertools import pairwise
 
 import pytest
 import torch
@@ -55,7 +56,7 @@ def test_sizes_are_those_of_the_paper(share, vgg, resnet):
     # Both sides inside a block, and the input of the shortcuts: counted by hand, before anything goes from the stream.
     keep, three, one = 1 - share, 0, 0
     widths = (64, 64, 128, 256, 512)
-    for before, width in zip(widths, widths[1:], strict=False):
+    for before, width in pairwise(widths):
         three += 9 * width * (keep**2 * before + keep * width + keep**2 * width + keep * width)
         one += keep * before * width if before != width else 0
     assert parameters(small) / MB < (three + one) / MB + 0.1
@@ -264,7 +265,10 @@ def test_a_smaller_network_is_compressed_saved_and_exported(tmp_path):
     [
         (lambda record: record["smaller"].update({"nowhere": [1, 1]}), "has a smaller layer 'nowhere'"),
         (lambda record: record["smaller"].update({"layer1": [1, 1]}), "has a smaller layer 'layer1'"),
-        (lambda record: record["smaller"].update({"conv1": [3, 65]}), r"sizes \(3, 65\) of conv1: expected from 1 to .*\(3, 64\)"),
+        (
+            lambda record: record["smaller"].update({"conv1": [3, 65]}),
+            r"sizes \(3, 65\) of conv1: expected from 1 to .*\(3, 64\)",
+        ),
         (lambda record: record["smaller"].update({"conv1": [0, 4]}), r"smaller\['conv1'\]\[0\] is 0"),
         (lambda record: record["smaller"].update({"conv1": [3]}), r"smaller\['conv1'\] is \[3\]: expected a list of 2"),
         (lambda record: record["smaller"].pop("layer1.0.conv1"), "does not fit the model: layer1.0.conv1.weight has shape"),

@@ -185,8 +185,8 @@ def _graph(model: nn.Module, example: Inputs) -> Any:
             )
     except Exception as error:  # it knows what networks are usually made of
         raise GdwsError(
-            f"the layers of {type(model).__name__} cannot be traced ({first_line(error)}): expected a network that Torch-Pruning "
-            "understands; it stays as it is"
+            f"the layers of {type(model).__name__} cannot be traced ({first_line(error)}): expected a network that "
+            "Torch-Pruning understands; it stays as it is"
         ) from error
 
 
@@ -233,7 +233,7 @@ def _is_known(item: _Item) -> bool:
             name, own = str(layer._grad_fn).partition("Backward")[0], [type(after) for after in item.after]
             return name in WITHIN_CHANNELS or (name == "ConstantPadNd" and own == [SpreadChannels])
         case "_SliceOp":
-            return layer.dim > 1  # type: ignore[operator]
+            return bool(layer.dim > 1)  # type: ignore[operator]
         case "_ConcatOp" | "_SplitOp" | "_ReshapeOp":
             return True
     return isinstance(layer, (*READERS, *MAKERS, nn.BatchNorm2d, nn.BatchNorm1d, nn.PReLU))
@@ -265,9 +265,10 @@ def _needed(item: _Item, zeros: dict[nn.Module, Tensor], varying: set[int]) -> I
     layer = item.layer
     if item.makes and not item.after:
         needed = [True] * len(item.indices)  # what the network returns
-    elif isinstance(layer, SpreadChannels if item.makes else SelectChannels):  # they go with the channels of the other side
-        used = layer.sources != layer.count if item.makes else torch.isin(torch.arange(layer.width), layer.channels.cpu())
-        needed = used[item.indices].tolist()
+    elif isinstance(layer, SpreadChannels) and item.makes:  # these go with the channels that they come from
+        needed = (layer.sources != layer.count)[item.indices].tolist()
+    elif isinstance(layer, SelectChannels) and not item.makes:  # and these with what is selected
+        needed = torch.isin(torch.arange(layer.width), layer.channels.cpu())[item.indices].tolist()
     elif isinstance(layer, READERS) and not item.makes:
         reads = None if isinstance(layer, SpreadChannels) else (layer.weight != 0).transpose(0, 1).flatten(1).any(1).tolist()
         silent = zeros[layer].tolist()
@@ -304,4 +305,3 @@ def _without(values: Tensor, indices: Sequence[int]) -> Tensor:
     left = torch.ones(len(values), dtype=torch.bool, device=values.device)
     left[list(indices)] = False
     return values[left]
-

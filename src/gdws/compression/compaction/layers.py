@@ -68,7 +68,8 @@ def spread_norm(norm: nn.BatchNorm2d, sources: Tensor) -> nn.Sequential:
 
 def _check_selected(layer: SelectChannels, _: Any) -> None:
     chosen = layer.channels
-    if len(chosen) and not (0 <= int(chosen[0]) and int(chosen[-1]) < layer.width and bool((chosen.diff() > 0).all())):
+    inside = bool(((chosen >= 0) & (chosen < layer.width)).all())
+    if not inside or bool((chosen.diff() <= 0).any()):
         raise GdwsError(f"a layer selects the channels {chosen[:4].tolist()}...: expected ascending ones below {layer.width}")
 
 
