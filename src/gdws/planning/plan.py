@@ -224,10 +224,8 @@ class Plan:
     @property
     def nonzeros(self) -> float:
         """The fraction of weights that are not zero, before the compression, of the convolutions that may be replaced."""
-        layers = [layer for layer in self.layers if layer.replaceable]
-        return _share(
-            [(p.dense_parameters if p.dense_nonzeros is None else p.dense_nonzeros, p.dense_parameters) for p in layers]
-        )
+        counted = [p for p in self.layers if p.replaceable and p.dense_nonzeros is not None]
+        return _share([(p.dense_nonzeros or 0, p.dense_parameters) for p in counted])
 
     @property
     def loss(self) -> float:
