@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from gdws.compression.compaction.channels import join_norms, remove_channels, split_norms
+from gdws.compression.compaction.constants import merge_constants
 from gdws.compression.compaction.rebuild import note_smaller, size_of, smaller_layers
 from gdws.core.checks import check_weights
 from gdws.core.errors import GdwsError
@@ -16,8 +17,8 @@ from gdws.core.inputs import Inputs, call_model, concatenate, floats_in, noise_l
 from gdws.core.unwrap import unwrap
 from gdws.structures.layers import FactoredConv2d
 
-TOLERANCE = 1e-9
-"""Of the largest output, in float64."""
+EXACT, ROUNDING = 1e-9, 100
+"""Differences of the largest output in float64: where no weight was changed; and where some were, times what rounds them."""
 SIZED = (nn.Conv2d, nn.Linear, nn.BatchNorm2d, nn.BatchNorm1d)
 """Layers that can become smaller."""
 
@@ -29,7 +30,8 @@ def compact(model: nn.Module, example: Inputs) -> nn.Module:
              that nothing makes use of. Factorize it afterwards, not before.
     example  images (B, C, H, W), or what else it is called with.
 
-    Channels go from chains, sums and concatenations wherever that changes nothing. Where a BatchNorm has zeros on a residual
+    Channels go from chains, sums and concatenations wherever that changes nothing, and of those that are constant one is left
+    to stand for the others. Where a BatchNorm has zeros on a residual
     stream, which keeps its channels, it works on those that are left, and so do the convolutions beside it.
 
     Returns the smaller copy, in eval mode. It was compared with the original in float64, on the example and on noise. Raises
@@ -55,12 +57,15 @@ def compact(model: nn.Module, example: Inputs) -> nn.Module:
     samples = concatenate([place(example[:1], *placed), place(noise, *placed)])
     before = {name: size_of(layer) for name, layer in small.named_modules() if isinstance(layer, SIZED)}
     _remove_all(small, samples)
+    merged = merge_constants(small, samples)
+    if merged:
+        _remove_all(small, samples)
     split_norms(small, samples)
     _remove_all(small, samples)
     join_norms(small)
     for name, parameter in small.named_parameters():
         parameter.requires_grad_(trained.get(name, True))
-    _check_same(model, small, samples)
+    _check_same(model, small, samples, ROUNDING * torch.finfo(placed[1]).eps if merged else EXACT)
     changed = [name for name, size in before.items() if size != size_of(small.get_submodule(name))]
     note_smaller(small, dict.fromkeys((*smaller_layers(model), *changed)))
     return small
@@ -72,7 +77,7 @@ def _remove_all(model: nn.Module, samples: Inputs) -> None:
         pass
 
 
-def _check_same(model: nn.Module, small: nn.Module, samples: Inputs) -> None:
+def _check_same(model: nn.Module, small: nn.Module, samples: Inputs, tolerance: float) -> None:
     """Compare in float64."""
     answers = []
     for network in (model, small):
@@ -82,7 +87,7 @@ def _check_same(model: nn.Module, small: nn.Module, samples: Inputs) -> None:
     for wanted, found in zip(*answers, strict=True):
         same = wanted.shape == found.shape
         difference, largest = float((wanted - found).abs().max()) if same else math.inf, float(wanted.abs().max())
-        if not difference <= TOLERANCE * max(1.0, largest):
+        if not difference <= tolerance * max(1.0, largest):
             raise GdwsError(
                 f"{type(model).__name__} without its zero channels differs by {difference:.2g} in an output of at most "
                 f"{largest:.2g}: expected a network that Torch-Pruning understands; it stays as it is"
