@@ -98,13 +98,12 @@ class Report:
         cost = self.fidelity or "not known: give held-out images with check=, --check"
         macs = f"{before.macs / 1e6:.1f} M before, {after.macs / 1e6:.1f} M after: {after.macs / before.macs:.2f}"
         size = f"{before.size_mb:.2f} MB before, {after.size_mb:.2f} MB after: {after.size_mb / before.size_mb:.2f}"
-        non_zeros = " (of weights the non-zeros)" if self.pruned else ""
         return "\n".join(
             [
                 f"speed: {self.speed or f'not timed ({self.untimed})'}",
                 f"cost: {cost}",
                 f"MACs: {macs} of the whole network",
-                f"size: {size} of the whole network{non_zeros}",
+                f"size: {size} of the whole network",
                 *([f"pruned before: {self.pruned}"] if self.pruned else []),
             ]
         )
