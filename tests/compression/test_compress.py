@@ -329,7 +329,7 @@ def test_shared_modules_are_replaced_under_all_their_names(images):
         (lambda f: (f / "model.safetensors").unlink(), "there is no file"),
         (lambda f: (f / "gdws.json").write_text("{"), "not whole"),
         (lambda f: (f / "gdws.json").write_text("[]"), "not whole"),
-        (lambda f: (f / "gdws.json").write_text('{"format": "else", "layers": {}}'), "expected 'gdws model 2'"),
+        (lambda f: (f / "gdws.json").write_text('{"format": "else", "layers": {}}'), "expected 'gdws model 3'"),
         (lambda f: (f / "gdws.json").unlink(), "cannot read"),
     ],
 )

@@ -18,7 +18,7 @@ def made(residual):
 def test_plans_of_earlier_formats_are_read(made):
     """The fourth knew images alone; in the third, what are now ranks were called kept."""
     record = json.loads(made.to_json())
-    assert record["format"] == "gdws plan 5"
+    assert record["format"] == "gdws plan 6"
     assert any(layer["ranks"] for layer in record["layers"])
     assert gdws.Plan.from_json(made.to_json()) == made
     for name in ("objective", "others", "output change", "metric change"):
@@ -36,7 +36,7 @@ def test_plans_of_earlier_formats_are_read(made):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda record: record.update(format="gdws plan 2"), "it has format 'gdws plan 2': expected 'gdws plan 5'"),
+        (lambda record: record.update(format="gdws plan 2"), "it has format 'gdws plan 2': expected 'gdws plan 6'"),
         (lambda record: record["layers"][1].pop("ranks"), r"layers\[1\].ranks is missing: expected a list"),
         (lambda record: record["layers"][1].update(rank=3), r"layers\[1\] has 'rank': expected an object with name, structure"),
         (lambda record: record["layers"].append([]), r"layers\[\d+\] is \[\]: expected an object"),
@@ -103,7 +103,7 @@ def test_ranks_that_no_layer_has_are_refused(made, change, words):
         ('{"seed": 1' + 5000 * "0" + "}", "expected JSON"),
         (b"\xff\xfe{", "expected JSON"),
         ("", "expected JSON"),
-        ("[]", "it has format .*expected 'gdws plan 5'"),
+        ("[]", "it has format .*expected 'gdws plan 6'"),
         (" " * (64 * 2**20 + 1), "characters: expected at most"),
     ],
 )

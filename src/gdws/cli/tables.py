@@ -12,6 +12,7 @@ from gdws.deploy.benchmark import Timing
 from gdws.deploy.onnx.parity import Parity
 from gdws.evaluation.comparison import Comparison, Trial, interval, percent
 from gdws.planning.budgets import Latency, Speedup
+from gdws.planning.cost import PRUNED
 from gdws.planning.plan import Plan
 from gdws.structures import STRUCTURES
 
@@ -105,8 +106,9 @@ def plan(made: Plan) -> Table:
 
 
 def left(made: Plan) -> str:
-    """The plan's cost in a sentence."""
-    return f"{made.macs:.3f} of the MACs and {made.parameters:.3f} of the weights that may be replaced are left"
+    """The plan's cost in a sentence, and what was left by the pruning of a network before it."""
+    cost = f"{made.macs:.3f} of the MACs and {made.parameters:.3f} of the weights that may be replaced are left"
+    return cost if made.nonzeros > PRUNED else f"{cost}; of these weights {100 * made.nonzeros:.1f} % were not zero before"
 
 
 def measured(made: Plan) -> list[str]:

@@ -18,6 +18,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from gdws.compression import storage
+from gdws.compression.compaction.rebuild import other_classes
 from gdws.core.checks import check_weights
 from gdws.core.errors import GdwsError, first_line
 from gdws.core.reading.limits import check_bytes
@@ -188,8 +189,10 @@ def _saved(folder: str, weights: Path | None, base: str | None, layers: bool) ->
         given = remembered or "FILE.py:FACTORY"
         raise BaseNeeded(f"{folder} {origin}: expected --base {given}, or in Python gdws.load(folder, model)", remembered)
     model = _architecture(base)
-    _, tensors = storage.read_saved(folder, unwrap(model))
-    count = _other_classes(base, unwrap(model), tensors)
+    record, tensors = storage.read_saved(folder, unwrap(model))
+    smaller = tuple(f"{layer}." for layer in record["smaller"])
+    count = _other_classes(base, unwrap(model), {key: value for key, value in tensors.items() if not key.startswith(smaller)})
+    count = count or other_classes(unwrap(model), record["smaller"])
     return storage.load(folder, model if count is None else _architecture(base, count))
 
 

@@ -19,8 +19,9 @@ from gdws.core.unwrap import innermost
 from gdws.planning.budgets import KINDS, Budget
 from gdws.planning.fidelity import AnyFidelity, Fidelity, MetricChange, OutputChange
 
-FORMAT, READABLE = "gdws plan 5", ("gdws plan 3", "gdws plan 4", "gdws plan 5")
-"""What is written, and what is read. In the third, what are now ranks had another name; the fourth knew images alone."""
+FORMAT, READABLE = "gdws plan 6", ("gdws plan 3", "gdws plan 4", "gdws plan 5", "gdws plan 6")
+"""What is written, and what is read. In the third, what are now ranks had another name; the fourth knew images alone; the fifth
+did not count non-zeros."""
 NO_GAIN = "no gain"
 NO_PLAN = "this is not a plan"
 
@@ -45,6 +46,7 @@ class LayerPlan:
     dense_parameters  those of the convolution
     seconds           predicted time of one pass, where the budget is one of time; else None
     dense_seconds     that of the convolution
+    dense_nonzeros    weights of the convolution that are not zero, fewer than all in a pruned network; None if not counted
     """
 
     name: str
@@ -61,6 +63,7 @@ class LayerPlan:
     dense_parameters: Count
     seconds: float | None = None
     dense_seconds: float | None = None
+    dense_nonzeros: Count | None = None
 
     def __post_init__(self) -> None:
         sizes, counts = (*self.shape, self.groups), (self.positions, self.macs, self.parameters, *self.ranks)
@@ -217,6 +220,12 @@ class Plan:
     def parameters(self) -> float:
         """The fraction of weights left, of the convolutions that may be replaced."""
         return _share([(p.parameters, p.dense_parameters) for p in self.layers if p.replaceable])
+
+    @property
+    def nonzeros(self) -> float:
+        """The fraction of weights that are not zero, before the compression, of the convolutions that may be replaced."""
+        counted = [p for p in self.layers if p.replaceable and p.dense_nonzeros is not None]
+        return _share([(p.dense_nonzeros or 0, p.dense_parameters) for p in counted])
 
     @property
     def loss(self) -> float:

@@ -204,6 +204,7 @@ def _layer_plan(site: Site, choice: Choice | None, latencies: Latencies | None) 
         dense_parameters=dense_parameters,
         seconds=seconds,
         dense_seconds=dense_seconds,
+        dense_nonzeros=int(conv.weight.count_nonzero()),
     )
 
 
