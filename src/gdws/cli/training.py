@@ -99,7 +99,7 @@ def tune_command(
     data_name: Data,
     out: Out,
     base: Base = None,
-    teacher: Annotated[str | None, typer.Option(help="the original network: tune towards its decisions")] = None,
+    teacher: Annotated[str | None, typer.Option(help="the original network: tune toward its predictions")] = None,
     teacher_weights: Annotated[Path | None, typer.Option(help="its weights")] = None,
     recipe_name: Annotated[str, typer.Option("--recipe", help=", ".join(RECIPES))] = "tune",
     epochs: Epochs = None,
@@ -166,12 +166,12 @@ def _report(trained: Trained, plan: Recipe, where: Path, json_file: Path | None)
         )
     if best["classes"] == 1 and best["natural"] < 100:
         console.print(
-            "Warning: the network decides all images alike: its training has collapsed. Take a lower --rate or, for a new "
-            "network, a radius that grows (--recipe fast-svhn)."
+            "Warning: the network gives all images the same class: its training has collapsed. Take a lower --rate or, for a "
+            "new network, a radius that grows (--recipe fast-svhn)."
         )
     if best.get("rounding", 1.0) < 0.01 and best["robust_rounded"] > best["robust"]:
         console.print(
-            f"Warning: attacks made with {plan.precision} passes leave {best['robust_rounded']:.2f} % right, float32's "
+            f"Warning: attacks made with {plan.precision} passes leave {best['robust_rounded']:.2f} % correct, float32's "
             f"{best['robust']:.2f} %: the training may hide its gradients from itself. Train with --precision float32."
         )
     write_json(json_file, {"recipe": plan.record(), "kept": best, "epochs": trained.history, "out": str(where), **machine()})
