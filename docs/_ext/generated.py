@@ -52,7 +52,7 @@ def commands() -> str:
     group: Any = typer.main.get_command(app)
     overview = [("command", "what it does")]
     overview += [(f"[`gdws {name}`](#gdws-{name})", cell(summary(command.help))) for name, command in group.commands.items()]
-    parts = [table(*overview)]
+    parts = ["# Commands and options\n\n(Written by `make reference` from the program.)", table(*overview)]
     for name, command in group.commands.items():
         rows = [("option", "meaning", "default")]
         rows += [(words(each), cell(each.help or ""), default(each)) for each in command.params if each.name != "help"]
