@@ -171,6 +171,17 @@ def test_links_lead_somewhere(page):
             assert heading in anchors(linked.read_text()), f"a link to {target}, where there is no such heading"
 
 
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_names_of_the_package_exist(page):
+    """Also in blocks that do not run here."""
+    text = page.read_text()
+    names = {name for name in re.findall(r"\bgdws(?:\.\w+)+", text) if name != "gdws.json"}  # a file of saved networks
+    for module, imported in re.findall(r"from (gdws[\w.]*) import ([\w, ]+)", text):
+        names |= {f"{module}.{name.strip()}" for name in imported.split(",")}
+    for name in names:
+        pkgutil.resolve_name(name)
+
+
 def anchors(text: str) -> set[str]:
     """What a link to a heading of a page is called; of names with dots, both by GitHub and by Sphinx."""
     titles = [title.lower() for title in re.findall(r"(?m)^#+ (.*)$", FENCE.sub("", text))]
