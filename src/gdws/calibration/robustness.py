@@ -49,7 +49,7 @@ def settle_attack(model: nn.Module, images: Inputs, method: Kind) -> Kind:
 
 
 def surviving(model: nn.Module, images: Tensor, attack: PGD) -> float:
-    """The fraction of the predictions on images (N, C, H, W) that are the same under attack."""
+    """The fraction of the decisions on images (N, C, H, W) that are the same under attack."""
     x = images.to(*placement(model))
     same = 0
     with full_precision(), evaluating(model):

@@ -60,7 +60,7 @@ EPOCH = {
 def epochs(history: Sequence[Mapping[str, float]]) -> Table:
     """A training, the last twenty epochs of it at most."""
     table = _plain("training")
-    table.caption = "attacked: of the training images; natural, robust: of those held back; percent"
+    table.caption = "attacked: of the training images; natural, robust: of those held back; per cent"
     for heading in ("epoch", "rate", "loss", "attacked", "natural", "robust", "s", "images/s"):
         table.add_column(heading, justify="right", no_wrap=True)
     for line in history[-20:]:  # epoch 0 has no rate and no loss
@@ -172,7 +172,7 @@ def parities(found: Mapping[str, Parity], title: str) -> Table:
 
 
 def timings(found: Mapping[str, Timing], ran_in: Mapping[str, str], title: str) -> Table:
-    """Models timed interleaved, the first of them the one that the others are compared with; ran_in: the engine of each."""
+    """Models timed in turns, the first of them the one that the others are compared with; ran_in: the engine of each."""
     table = Table(title=title)
     for heading in ("model", "engine", "FPS", "ms", "95 % interval", "lower quartile ms", "speed-up"):
         table.add_column(heading)

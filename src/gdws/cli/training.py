@@ -171,7 +171,7 @@ def _report(trained: Trained, plan: Recipe, where: Path, json_file: Path | None)
         )
     if best.get("rounding", 1.0) < 0.01 and best["robust_rounded"] > best["robust"]:
         console.print(
-            f"Warning: attacks made with {plan.precision} passes leave {best['robust_rounded']:.2f} % correct, float32's "
+            f"Warning: attacks made with {plan.precision} passes leave {best['robust_rounded']:.2f} % right, float32's "
             f"{best['robust']:.2f} %: the training may hide its gradients from itself. Train with --precision float32."
         )
     write_json(json_file, {"recipe": plan.record(), "kept": best, "epochs": trained.history, "out": str(where), **machine()})

@@ -51,7 +51,7 @@ class Speed:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """A compressed network compared with its original. As text: a line each for speed, accuracy, multiply-adds and size.
+    """A compressed network beside its original. As text: a line each for speed, cost in decisions, multiply-adds and size.
 
     before, after  of the whole network
     fidelity       what it cost on images that it was not calibrated on; None where there were none
