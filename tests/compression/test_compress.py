@@ -213,7 +213,7 @@ def test_images_that_a_network_knows_by_heart_are_noticed(right, source, known):
 def test_drop_warns_of_images_that_are_known_by_heart(network, images):
     """Bug: `--drop 1` cost 2.8 points, since a network decides its own training images alike whatever becomes of it."""
     labels = network(images).argmax(1)
-    with pytest.warns(UserWarning, match=r"Drop\(60\): the original decides 100.0 % of 5 held-back .* give held-out images"):
+    with pytest.warns(UserWarning, match=r"Drop\(60\): the original classifies 100.0 % of 5 held-back .* give held-out images"):
         gdws.plan(network, [(images, labels)], gdws.Drop(60.0), "uniform")
 
 
