@@ -324,7 +324,7 @@ def test_labels_are_not_asked_for_where_nothing_uses_them(run, tmp_path):
         options = ["--method", "uniform", "--images", 8, "--json", "c.json", "--force"]
         status, text = run("compress", "demo", "--data", name, "--out", "o", *options)
         assert status == 0, text
-        assert "% of 4 other training images are decided as by the original (95 % interval" in text
+        assert "% of 4 other training images are classified as by the original (95 % interval" in text
         assert json.loads((tmp_path / "c.json").read_text())["report"]["fidelity"]["change"] is None
         status, text = run("evaluate", "o", "--data", name, "--attack", "none")
         assert status == 2
@@ -429,7 +429,7 @@ def write_state(path, change):
         (["compress", "demo", "--out", "o", "--method", "magic"], "method is 'magic'"),
         (["compress", "demo", "--out", "o", "--speedup", "0.5"], "at least 1"),
         (["compress", "demo", "--out", "o", "--speedup", "2", "--engine", "torch"], "the target is 'torch'"),
-        (["compress", "demo", "--out", "o", "--latency", "0.5", "--method", "paper"], "for a budget of time"),
+        (["compress", "demo", "--out", "o", "--latency", "0.5", "--method", "paper"], "for a latency budget"),
         (["bench", "demo", "--repeats", "0"], "at least 1 of each"),
         (["bench", "demo", "--engine", "onnxruntime", "--channels-last"], "which has layouts of its own"),
         (["bench", "demo", "--engine", "cuda"], "the engine cuda got a model on cpu: expected it on cuda"),

@@ -63,7 +63,7 @@ def test_plans_of_earlier_formats_are_read(made):
         ),
         (lambda record: record.update(attack={"norm": "l7"}), "norm='l7'"),
         (lambda record: record.update(attack={"power": 3}), "attack has 'power'"),
-        (lambda record: record.update(fidelity={"source": "held-out", "images": 9, "agreed": 10}), "10 alike"),
+        (lambda record: record.update(fidelity={"source": "held-out", "images": 9, "agreed": 10}), "10 agree"),
         (lambda record: record.update(versions=None), "versions is None: expected an object"),
     ],
 )

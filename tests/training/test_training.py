@@ -788,10 +788,10 @@ def test_a_training_that_collapsed_says_so(run, files):
     options = ["--data", "npz:data.npz", "--epochs", 1, "--batch", 20, "--steps", 1, "--rate", 1e-6]
     status, text = run("train", "stuck.py:make", *options, "--out", "run", "--json", "t.json")
     assert status == 0, text
-    assert "decides all images alike" in " ".join(text.split())
+    assert "gives all images the same class" in " ".join(text.split())
     assert json.loads((files / "t.json").read_text())["kept"]["classes"] == 1
     status, text = run("train", "net.py:network", *SHORT, "--out", "other", "--json", "t.json")
-    assert "alike" not in text
+    assert "collapsed" not in text
     assert json.loads((files / "t.json").read_text())["kept"]["classes"] > 1
 
 

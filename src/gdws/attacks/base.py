@@ -22,7 +22,7 @@ class Attack(Protocol):
     """What every attack is: a frozen dataclass of settings that is called like a function.
 
     str() gives a short label, dataclasses.asdict() a record for JSON. An attack draws the random numbers of a batch for the
-    whole batch, whatever the model decides. So two networks are attacked from the same starts.
+    whole batch, whatever the model predicts. So two networks are attacked from the same starts.
 
     >>> from dataclasses import asdict
     >>> from gdws import attacks

@@ -91,8 +91,8 @@ class MSD:
     def advance(self, model: nn.Module) -> Advance:
         """One step of the attack on this model: a backward pass, and a forward pass for each norm.
 
-        Returns a function of (points, images, labels): the next points, and a bool (B,) for each, whether the model decided the
-        point before right.
+        Returns a function of (points, images, labels): the next points, and a bool (B,) for each, whether the model classified
+        the point before correctly.
         """
         regions = [ball(norm, eps) for norm, eps in zip(BALLS, self.eps, strict=True)]
 

@@ -120,8 +120,8 @@ class PGD:
     def advance(self, model: nn.Module) -> Advance:
         """One step of the attack on this model, without randomness.
 
-        Returns a function of (points, images, labels): the next points, and a bool (B,) for each, whether the model decided the
-        point before right.
+        Returns a function of (points, images, labels): the next points, and a bool (B,) for each, whether the model classified
+        the point before correctly.
         """
         region = ball(self.norm, self.eps)
 

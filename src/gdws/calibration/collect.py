@@ -69,7 +69,7 @@ def calibrate(
     seed    of the attack's starts and of the random cotangents.
     cache   a folder: what was collected before for the same network, images and method is read from there.
 
-    Pictures of more than 128 x 128 pixels are cut into tiles for a network that takes any size and is no classifier.
+    Pictures of more than 128 x 128 pixels are cut into tiles for a network that takes any size and is not a classifier.
 
     Returns Statistics, for gdws.plan and gdws.apply. Raises GdwsError when there are no images, when those of a classifier that
     is attacked are not in [0, 1], when the model's outputs do not fit the objective, or when the method has an unknown

@@ -19,7 +19,7 @@ from gdws.core.inputs import Inputs
 LOOKED_AT = 100
 """Calibration images that are attacked to find out."""
 FEWEST = 0.1
-"""Of the decisions, that must survive the attack in a network that is worth calibrating under attack."""
+"""Of the predictions, that must survive the attack in a network that is worth calibrating under attack."""
 
 Kind = TypeVar("Kind", bound=Method)
 
@@ -27,7 +27,7 @@ Kind = TypeVar("Kind", bound=Method)
 def settle_attack(model: nn.Module, images: Inputs, method: Kind) -> Kind:
     """The method with its attack decided: for "auto" the usual one if the network has robustness to keep, otherwise none.
 
-    A network without any decides all attacked images wrongly. Calibrated on them it would keep what it does there, at the
+    A network without any misclassifies all attacked images. Calibrated on them it would keep what it does there, at the
     expense of what it does on natural images.
     """
     if not method.settled_objective.attackable:

@@ -17,7 +17,7 @@ from gdws.planning.plan import Plan
 from gdws.structures import STRUCTURES
 
 TOO_SLOW = 1.02
-"""How far beyond its budget of time a plan may come out by the noise of the measurement."""
+"""How far beyond its latency budget a plan may come out by the noise of the measurement."""
 
 
 def demo(rows: Sequence[Row], images: int) -> Table:
@@ -112,7 +112,7 @@ def left(made: Plan) -> str:
 
 
 def measured(made: Plan) -> list[str]:
-    """What a plan under a budget of time came to, in sentences."""
+    """What a plan under a latency budget came to, in sentences."""
     found, budget = made.measured, made.budget
     assert found is not None
     assert isinstance(budget, Latency | Speedup)
@@ -128,7 +128,7 @@ def measured(made: Plan) -> list[str]:
 def accuracies(found: Comparison, title: str) -> Table:
     """Every network on natural images, under each attack and in the worst case, with Wilson's intervals."""
     table = _plain(title)
-    _columns(table, ["network", "examples"], ["right %", "95 % interval"])
+    _columns(table, ["network", "examples"], ["correct %", "95 % interval"])
     called = _called(found)
     for judge in found.makers:
         for name in found.examples:
@@ -141,11 +141,11 @@ def accuracies(found: Comparison, title: str) -> Table:
 
 
 def changes(found: Comparison) -> Table:
-    """Every network beside the base, and everything deployed beside its own network, image by image."""
+    """Every network compared with the base, and everything deployed with its own network, image by image."""
     called, short = _called(found), _short(found)
-    table = _plain(f"Image by image, beside {called[found.base]}")
+    table = _plain(f"Image by image, compared with {called[found.base]}")
     table.caption = (
-        "both: right in both networks; interval and p: McNemar's, exact; what is deployed stands beside its own network"
+        "both: correct in both networks; interval and p: McNemar's, exact; what is deployed is compared with its own network"
     )
     _columns(table, ["network", "examples"], ["both", "lost", "gained", "points", "95 % interval", "p"])
     for judge in found.makers:
@@ -164,10 +164,10 @@ def changes(found: Comparison) -> Table:
 
 
 def transfers(found: Comparison) -> Table:
-    """Examples made on one network and tried on another, beside those that were made on the network itself."""
+    """Examples made on one network and tried on another, and those that were made on the network itself."""
     table = _plain("Examples made on one network, tried on another")
-    table.caption = "own %: right on examples made on the network itself"
-    _columns(table, ["made on", "tried on", "attack"], ["right %", "95 % interval", "own %"])
+    table.caption = "own %: correct on examples made on the network itself"
+    _columns(table, ["made on", "tried on", "attack"], ["correct %", "95 % interval", "own %"])
     called, short = _called(found), _short(found)
     for trial in found.transfers:
         right, own = found.right[trial], found.right[Trial(trial.judge, trial.attack, trial.judge)]
@@ -179,9 +179,9 @@ def transfers(found: Comparison) -> Table:
 
 
 def parities(found: Mapping[str, Parity], title: str) -> Table:
-    """An exported file beside its model, on each set of images."""
+    """An exported file compared with its model, on each set of images."""
     table = Table(title=title)
-    for heading in ("images", "number", "largest difference of a logit", "changed decisions"):
+    for heading in ("images", "number", "largest difference of a logit", "changed predictions"):
         table.add_column(heading)
     for name, parity in found.items():
         table.add_row(name, str(parity.images), f"{parity.difference:.2g}", str(parity.changed))

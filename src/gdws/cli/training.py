@@ -99,7 +99,7 @@ def tune_command(
     data_name: Data,
     out: Out,
     base: Base = None,
-    teacher: Annotated[str | None, typer.Option(help="the original network: tune towards its decisions")] = None,
+    teacher: Annotated[str | None, typer.Option(help="the original network: tune toward its predictions")] = None,
     teacher_weights: Annotated[Path | None, typer.Option(help="its weights")] = None,
     recipe_name: Annotated[str, typer.Option("--recipe", help=", ".join(RECIPES))] = "tune",
     epochs: Epochs = None,
@@ -166,8 +166,8 @@ def _report(trained: Trained, plan: Recipe, where: Path, json_file: Path | None)
         )
     if collapsed(best):
         console.print(
-            "Warning: the network decides all images alike: its training has collapsed. Take a lower --rate or, for a new "
-            "network, a radius that grows (--recipe fast-svhn)."
+            "Warning: the network gives all images the same class: its training has collapsed. Take a lower --rate or, for a "
+            "new network, a radius that grows (--recipe fast-svhn)."
         )
     warn_of_hidden_gradients(best, plan)
     write_json(json_file, {"recipe": plan.record(), "kept": best, "epochs": trained.history, "out": str(where), **machine()})

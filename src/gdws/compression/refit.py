@@ -12,7 +12,7 @@ With z the features that the layer's bank makes of x, the mix P minimizes, summe
     |y - P z|^2 on clean images  +  |y - P z|^2 on attacked ones  +  ATTACK_WEIGHT |dy - P dz|^2,
 
 where dy and dz are what the attack changes: small beside y and z, so without their own term least squares all but ignores
-them, and they are what robustness is made of. A small ridge pulls P towards the weights that it had.
+them, and they are what robustness is made of. A small ridge pulls P toward the weights that it had.
 """
 
 from __future__ import annotations

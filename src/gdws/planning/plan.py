@@ -39,7 +39,7 @@ class LayerPlan:
     ranks             for "gdws" g, the rank of each input channel's block, which is the number of its kernels; for the others
                       the rank, one number for all groups; empty for a dense layer
     loss              predicted: with method "paper" and "uniform" the weighted squared error that beta bounds; with
-                      "calibrated" the divergence (nats) from the original's decisions that this layer brings about
+                      "calibrated" the divergence (nats) from the original's predictions that this layer brings about
     macs              multiply-adds for one image
     dense_macs        those of the convolution
     parameters        weights, without the bias
@@ -99,7 +99,7 @@ class LayerPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """The time that a planned network takes, measured in turns with the dense network in its fastest engine.
+    """The time that a planned network takes, measured interleaved with the dense network in its fastest engine.
 
     device         name of the CPU or GPU
     engine         that the planned network ran in

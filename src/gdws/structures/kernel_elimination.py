@@ -66,7 +66,7 @@ class Curve:
 def curve(weight: Tensor, moment: Tensor, gradient: Tensor) -> Curve:
     """Candidates, and their backward elimination: the kernels whose loss after refitting the others is least go first.
 
-    Greedy (a few per cent of what is left in each round, then scores anew), so an upper bound on the best loss for each G.
+    Greedy (a few percent of what is left in each round, then scores anew), so an upper bound on the best loss for each G.
     Costs one inverse of S for the pool, and as much again.
     """
     kernels, energies = candidate_kernels(weight, moment, gradient)

@@ -64,7 +64,7 @@ class Trades(Objective):
 
 @dataclass(frozen=True)
 class Taught(Objective):
-    """KL((1 - s) q(x') + s y || p(x')), q being a teacher's probabilities and s the label_share: decide attacked images as
+    """KL((1 - s) q(x') + s y || p(x')), q being a teacher's probabilities and s the label_share: classify attacked images as
     the original does, a little corrected by their labels.
     """
 

@@ -1,4 +1,4 @@
-"""How a network is trained, as one record that can be kept beside it."""
+"""How a network is trained, as one record that can be kept with it."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class Recipe:
     weight_decay  of all parameters.
     attack        how the images are attacked; without early exit.
     warmup        epochs in which its radius grows to what it is. Attacked at full strength from the first step, some networks
-                  learn to decide all images alike and never leave that (SVHN: Andriushchenko and Flammarion 2020).
+                  learn to give all images the same class and never leave that (SVHN: Andriushchenko and Flammarion 2020).
     loss          "robust" (cross-entropy on the attacked images) or "trades".
-    flip          mirror images at random, beside the random crops. Digits should not be.
-    average       every step moves the averaged weights by 1 - average towards the trained ones; they are the result. 0 takes
+    flip          mirror images at random, besides the random crops. Digits should not be.
+    average       every step moves the averaged weights by 1 - average toward the trained ones; they are the result. 0 takes
                   the trained ones.
     precision     of the passes: "float32" or "bfloat16". Weights and validation are float32 always.
     held          images of the training split that are held back from training and judged after every epoch; at most a fifth.

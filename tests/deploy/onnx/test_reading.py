@@ -138,7 +138,7 @@ WRONG = {
         {"functions": [helper.make_function("own", "f", ["a"], ["b"], [helper.make_node("Relu", ["a"], ["b"])], [])]},
         "has functions",
     ),
-    "a later version": ({"opset": 10**6}, "is of operator set 1000000: expected 1 to"),
+    "a later version": ({"opset": 10**6}, "has opset 1000000: expected 1 to"),
 }
 
 
@@ -271,7 +271,7 @@ def test_what_the_attackable_form_would_pass_over_is_refused(folder, node, words
 def test_files_of_earlier_operator_sets_run_but_are_not_attacked(folder):
     path = save(folder / "x.onnx", opset=13)
     assert OnnxRuntime(path)(IMAGES).shape == (2, 5)
-    with pytest.raises(GdwsError, match="is of operator set 13: expected 18 or later"):
+    with pytest.raises(GdwsError, match="has opset 13: expected 18 or later"):
         StraightThrough(path)
 
 

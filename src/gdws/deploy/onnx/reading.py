@@ -117,7 +117,7 @@ def _check_kind(onnx: Any, proto: Any, path: Path) -> None:
         raise GdwsError(f"{path} has functions or sparse weights of its own: expected a plain graph (onnx.inliner makes one)")
     version, latest = operator_set(proto), onnx.defs.onnx_opset_version()
     if not 1 <= version <= latest:
-        raise GdwsError(f"{path} is of operator set {version}: expected 1 to {latest}, which onnx {onnx.__version__} knows")
+        raise GdwsError(f"{path} has opset {version}: expected 1 to {latest}, which onnx {onnx.__version__} knows")
     signature = signature_in(proto)
     for verb, ports in (("takes", signature.inputs), ("gives", signature.outputs)):
         if not ports or any(port.dtype not in NUMBERS for port in ports):
