@@ -121,7 +121,8 @@ def _symmetric(images: Tensor, shape: tuple[int, ...], generator: torch.Generato
 def _direction(x: Tensor) -> Tensor:
     """Of length 1, or zero as x is. Scaled first: squares of any floats, and products with a length, are not all floats."""
     scaled = x / _largest(x)
-    return scaled / torch.linalg.vector_norm(scaled, dim=(1, 2, 3), keepdim=True).clamp_min(torch.finfo(x.dtype).tiny)
+    norm: Tensor = torch.linalg.vector_norm(scaled, dim=(1, 2, 3), keepdim=True)
+    return scaled / norm.clamp_min(torch.finfo(x.dtype).tiny)
 
 
 def _l2(x: Tensor) -> Tensor:

@@ -56,7 +56,7 @@ def _opened(path: Path, expected: str) -> Iterator[ImageFile.ImageFile]:
 def _room(image: Image.Image) -> int:
     """Pixels that decoding makes room for: of the image, or of one of the tiles of a TIFF file, which may be larger."""
     tags = getattr(image, "tag_v2", {})
-    return max(image.width * image.height, tags.get(TILEWIDTH, 0) * tags.get(TILELENGTH, 0))
+    return max(image.width * image.height, int(tags.get(TILEWIDTH, 0)) * int(tags.get(TILELENGTH, 0)))
 
 
 def _deep_mode(image: ImageFile.ImageFile) -> str | None:
