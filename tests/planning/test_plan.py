@@ -48,6 +48,10 @@ def test_plans_of_earlier_formats_are_read(made):
             r"layers\[1\].groups is 0: expected a whole number from 1 to 1048576",
         ),
         (lambda record: record["layers"][1].update(groups=5), r"has shape .*, groups 5: expected groups that divide it"),
+        (
+            lambda record: [layer.update(dense_macs=0) for layer in record["layers"]],
+            "had 0 multiply-adds and [0-9]+ weights: expected some",
+        ),
         (lambda record: record["layers"][1].update(shape=[3, 3]), r"layers\[1\].shape is \[3, 3\]: expected a list of 4"),
         (lambda record: record["layers"][1].update(loss="x"), r"layers\[1\].loss is 'x': expected a finite number"),
         (lambda record: record.update(seed=10**30), "seed is 10+: expected a whole number"),
