@@ -335,6 +335,19 @@ def test_a_long_name_in_an_archive_is_bounded_too(tmp_path, monkeypatch):
         data.load(f"cifar10:{tmp_path}", "test")
 
 
+def test_an_archive_of_many_files_is_not_kept_as_a_list(tmp_path):
+    """Bug: 10 MB of empty files took nearly a gigabyte for a list of them."""
+    with gzip.open(tmp_path / "cifar-10-python.tar.gz", "wb") as file:
+        file.write(tarfile.TarInfo("x").tobuf(tarfile.USTAR_FORMAT) * 20_000)
+    tracemalloc.start()
+    try:
+        with pytest.raises(GdwsError, match="has no cifar-10-batches-py/test_batch"):
+            data.load(f"cifar10:{tmp_path}", "test")
+        assert tracemalloc.get_traced_memory()[1] < 3 * 10**6
+    finally:
+        tracemalloc.stop()
+
+
 def test_an_archive_is_read_to_its_checksum(tmp_path):
     """Bug: what came before the last file that was asked for could be damaged."""
     batch = pickle.dumps({b"data": RANDOM.integers(0, 256, (50, 3072), np.uint8), b"labels": [1] * 50}, 2)

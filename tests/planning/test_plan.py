@@ -7,6 +7,7 @@ import pytest
 
 import gdws
 from gdws.core.errors import GdwsError
+from gdws.planning.plan import example_of
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +77,14 @@ def test_other_json_is_refused(made, change, words):
     change(record)
     with pytest.raises(GdwsError, match=f"this is not a plan: .*{words}"):
         gdws.Plan.from_json(json.dumps(record))
+
+
+def test_inputs_larger_than_memory_are_not_made(made):
+    """Bug: a plan of some kilobytes chose how much memory its example takes."""
+    record = json.loads(made.to_json())
+    record["inputs"][0]["shape"] = [3, 60_000, 60_000]
+    with pytest.raises(GdwsError, match="what a plan notes as inputs would take 86,400,000,000 bytes of memory"):
+        example_of(gdws.Plan.from_json(json.dumps(record)), 1)
 
 
 @pytest.mark.parametrize(
