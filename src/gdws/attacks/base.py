@@ -16,6 +16,8 @@ from gdws.core.errors import GdwsError
 
 NAMES = {"linf": "l-inf", "l2": "l-2", "l1": "l-1"}
 """How labels write the norms."""
+LONGEST = 1e30
+"""Radius and step: float32 holds what they are multiplied with."""
 
 
 class Attack(Protocol):
