@@ -73,8 +73,8 @@ def plan(made: Plan) -> Table:
     table = _plain(f"{made.method}, {made.budget}" + (", for tensor cores" if made.tensor_cores else ""))
     table.caption = "loss %: of all that is predicted to be lost; next: what another structure would lose there, in multiples"
     timed = made.measured is not None
-    for heading in ("convolution", "becomes", "MACs", *(["time"] if timed else []), "loss %", "next"):
-        table.add_column(heading, no_wrap=True)
+    _columns(table, ["convolution", "becomes"], ["MACs", *(["time"] if timed else []), "loss %"])
+    table.add_column("next", overflow="fold")
     for layer in made.layers:
         replaced = layer.structure != "dense"
         becomes = STRUCTURES[layer.structure].describe(layer.ranks) if replaced else f"dense: {layer.reason}"
