@@ -147,7 +147,7 @@ def test_compress_to_a_speed(run, tmp_path, monkeypatch):
 def _no_number_of_a_plan_is_cut_off(made):
     """Bug: in eighty columns the time of every layer was 0.…"""
     replaced = next(layer for layer in made.layers if layer.structure != "dense")
-    changes = {"name": "layer4.0.shortcut.0", "structure": "horizontal", "ranks": (120,), "reason": "vertical 323x, project 400x"}
+    changes = {"name": "layer4.0.shortcut.0", "structure": "horizontal", "ranks": (120,), "reason": "vertical 323x, gdws 400x"}
     layer = dataclasses.replace(replaced, **changes)
     with console.capture() as shown:
         console.print(tables.plan(dataclasses.replace(made, layers=(layer,))), width=80)

@@ -173,9 +173,9 @@ def parities(found: Mapping[str, Parity], title: str) -> Table:
 
 def timings(found: Mapping[str, Timing], ran_in: Mapping[str, str], title: str) -> Table:
     """Models timed in turns, the first of them the one that the others are compared with; ran_in: the engine of each."""
-    table = Table(title=title)
-    for heading in ("model", "engine", "FPS", "ms", "95 % interval", "lower quartile ms", "speed-up"):
-        table.add_column(heading)
+    table = _plain(title)
+    table.caption = "quartile: the lower one, in ms"
+    _columns(table, ["model", "engine"], ["FPS", "ms", "95 % interval", "quartile", "speed-up"])
     first = next(iter(found.values()))
     for name, timing in found.items():
         low, high = (f"{1e3 * bound:.3f}" for bound in timing.interval)
