@@ -99,6 +99,9 @@ def test_export_and_bench_in_an_engine(run, tmp_path):
         "i.onnx": "demo",
         "m.onnx": "demo",
     }
+    # Without an attack nothing is attacked itself.
+    assert run("evaluate", "demo", "i.onnx", "--n", 4, "--attack", "none", "--json", "q.json")[0] == 0
+    assert [row["model"] for row in json.loads((tmp_path / "q.json").read_text())["rows"]] == ["demo", "i.onnx"]
 
 
 WIDE = """
