@@ -239,7 +239,7 @@ def _collect(
     sums = {name: _zeros(conv) for name, conv in convolutions.items()}
     adversarial: list[Inputs] = []
     # Tensors that malloc still recycles: larger ones are new memory every time.
-    batch_size = min(100, samples_at_once(sites, 3))
+    batch_size = min(50, samples_at_once(sites, 3))
     chunks = range(0, len(images), batch_size)
     for start in track(chunks, "statistics", len(chunks)):
         part = slice(start, start + batch_size)

@@ -94,7 +94,7 @@ def evaluate_command(
                 if not original:
                     raise GdwsError(f"{name} is named first: expected the network whose examples it is evaluated on before it")
                 forms[name] = deployed_file(Path(name), original)
-                if is_quantized(Path(name)):
+                if attacks and is_quantized(Path(name)):
                     networks[f"{name}, attacked itself"] = StraightThrough(name).to(where)
                 continue
             original = name

@@ -89,8 +89,8 @@ def plan(made: Plan) -> Table:
     table = _plain(f"{made.method}, {made.budget}" + (", for tensor cores" if made.tensor_cores else ""))
     table.caption = "loss %: of all that is predicted to be lost; next: what another structure would lose there, in multiples"
     timed = made.measured is not None
-    for heading in ("convolution", "becomes", "MACs", *(["time"] if timed else []), "loss %", "next"):
-        table.add_column(heading, no_wrap=True)
+    _columns(table, ["convolution", "becomes"], ["MACs", *(["time"] if timed else []), "loss %"])
+    table.add_column("next", overflow="fold")
     for layer in made.layers:
         replaced = layer.structure != "dense"
         becomes = STRUCTURES[layer.structure].describe(layer.ranks) if replaced else f"dense: {layer.reason}"
@@ -190,9 +190,9 @@ def parities(found: Mapping[str, Parity], title: str) -> Table:
 
 def timings(found: Mapping[str, Timing], ran_in: Mapping[str, str], title: str) -> Table:
     """Models timed in turns, the first of them the one that the others are compared with; ran_in: the engine of each."""
-    table = Table(title=title)
-    for heading in ("model", "engine", "FPS", "ms", "95 % interval", "lower quartile ms", "speed-up"):
-        table.add_column(heading)
+    table = _plain(title)
+    table.caption = "quartile: the lower one, in ms"
+    _columns(table, ["model", "engine"], ["FPS", "ms", "95 % interval", "quartile", "speed-up"])
     first = next(iter(found.values()))
     for name, timing in found.items():
         low, high = (f"{1e3 * bound:.3f}" for bound in timing.interval)

@@ -106,7 +106,7 @@ def refit(
     images = images[:count]
     shell = private_copy(model).eval()
     both = place(images if attacked is None else concatenate([images, attacked[:count]]), device, dtype)
-    uses = {site.name: len(site.maps) for site in find_convolutions(model, both) if site.name in layers}
+    uses = {site.name: len(site.maps) for site in find_convolutions(model, both[:1]) if site.name in layers}
     # Layers of one call are fitted once more where others have several, which only the end of a pass knows.
     shared_by_calls = any(count > 1 for count in uses.values())
     total = sum(uses.values()) + shared_by_calls * sum(count == 1 for count in uses.values())
