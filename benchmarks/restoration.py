@@ -3,9 +3,9 @@
     python benchmarks/restoration.py CACHE --out OUT [--network srmdnf-x2] [--speedups 1.5 2] [--steps 400]
 
 CACHE is the folder of benchmarks/foreign_networks.py. The network is calibrated on patches of photographs that are not judged
-on, planned for a speed on one core, repaired without labels on the same patches, exported, and rounded to int8. Each form is
-judged on eighteen other photographs and timed beside the dense network in its fastest engine, all by turns. OUT gets a record
-after every step and pictures side by side; what is there is not made again.
+on, planned for a speed on one core, repaired without labels on more patches of the same photographs, exported, and rounded to
+int8. Each form is judged on eighteen other photographs and timed beside the dense network in its fastest engine, all by turns.
+OUT gets a record after every step and pictures side by side; what is there is not made again.
 """
 
 from __future__ import annotations
@@ -25,23 +25,26 @@ from PIL import Image
 from torch import Tensor, nn
 
 import gdws
+from gdws.core.checks import AnyBatches
 from gdws.core.files import write_atomically
 from gdws.deploy.engines import Compiled
+from gdws.objectives import Objective
 from gdws.planning.latency.target import device_name
 
-PATCHES, SIDE = 96, 48
-"""Patches to calibrate and to repair on, and their height and width as the network gets them."""
+PATCHES, MORE_PATCHES, SIDE = 128, 384, 48
+"""Patches to calibrate on, patches to repair on, and their height and width as the network gets them."""
 THREADS, ENGINES = 1, ("torch", "onnxruntime", "openvino")
 SHOWN, CROP = "china", 96
 """The photograph that is shown, and how much of it."""
 
 
-def patches_for(scale: int, cache: Path) -> gdws.Arguments:
+def patches_for(scale: int, cache: Path, count: int, seed: int) -> gdws.Arguments:
     """What a network is calibrated on: reduced patches, or noisy ones and the noise."""
     if scale == 1:
-        clean = pictures.calibration_patches(cache, PATCHES, 2 * SIDE) / 255
-        return told(clean + SIGMA * torch.randn(clean.shape, generator=torch.Generator().manual_seed(1)), scale)
-    return told(pictures.reduced(pictures.calibration_patches(cache, PATCHES, scale * SIDE), scale) / 255, scale)
+        clean = pictures.calibration_patches(cache, count, 2 * SIDE, seed) / 255
+        noise = torch.randn(clean.shape, generator=torch.Generator().manual_seed(seed + 1))
+        return told(clean + SIGMA * noise, scale)
+    return told(pictures.reduced(pictures.calibration_patches(cache, count, scale * SIDE, seed), scale) / 255, scale)
 
 
 def judged(truths: dict[str, Tensor], scale: int, run: nn.Module | Compiled) -> dict[str, float]:
@@ -79,7 +82,8 @@ def main() -> None:
     records = Records(options.out / "record.json")
     truths = pictures.test_pictures(options.cache)
     scale, build = NETWORKS[options.network]
-    model, patches = build(options.cache), patches_for(scale, options.cache)
+    model, patches = build(options.cache), patches_for(scale, options.cache, PATCHES, seed=0)
+    more = patches_for(scale, options.cache, MORE_PATCHES, seed=1).split(8)
     records.get("machine", lambda: {"device": device_name(), "torch": torch.__version__, "gdws": gdws.__version__})
     records.get("dense", partial(judged, truths, scale, model))
     forms: dict[str, nn.Module] = {"dense": model}
@@ -96,7 +100,7 @@ def main() -> None:
         if not repaired.exists():
             torch.set_num_threads(options.repair_threads)
             settings = gdws.Repair(steps=options.steps)
-            records.get(f"{name} repaired, seconds", partial(made_better, model, forms[name], batches, settings, repaired))
+            records.get(f"{name} repaired, seconds", partial(made_better, model, forms[name], more, settings, repaired))
             torch.set_num_threads(THREADS)
         forms[f"{name} repaired"] = gdws.load(repaired, model)
         records.get(f"{name} repaired", partial(judged, truths, scale, forms[f"{name} repaired"]))
@@ -110,18 +114,31 @@ def main() -> None:
 
 
 def compressed(
-    model: nn.Module, batches: list[gdws.Arguments], speedup: float, target: gdws.Target, cache: Path, folder: Path
+    model: nn.Module,
+    batches: AnyBatches,
+    speedup: float,
+    target: gdws.Target,
+    cache: Path,
+    folder: Path,
+    method: gdws.Calibrated | None = None,
 ) -> float:
     """Compress and save; the seconds that it took."""
     start = time.perf_counter()
-    gdws.save(gdws.compress(model, batches, gdws.Speedup(speedup), target=target, cache=cache), folder)
+    gdws.save(gdws.compress(model, batches, gdws.Speedup(speedup), method, target=target, cache=cache), folder)
     return time.perf_counter() - start
 
 
-def made_better(model: nn.Module, fast: nn.Module, batches: list[gdws.Arguments], settings: gdws.Repair, folder: Path) -> float:
+def made_better(
+    model: nn.Module,
+    fast: nn.Module,
+    batches: AnyBatches,
+    settings: gdws.Repair,
+    folder: Path,
+    objective: Objective | None = None,
+) -> float:
     """Repair and save; the seconds that it took."""
     start = time.perf_counter()
-    gdws.save(gdws.repair(model, fast, batches, settings), folder)
+    gdws.save(gdws.repair(model, fast, batches, settings, objective=objective), folder)
     return time.perf_counter() - start
 
 
