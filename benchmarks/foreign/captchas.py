@@ -47,7 +47,8 @@ def _drawn(cache: Path, files: Iterable[Path], count: int, seed: int) -> Tensor:
 
 def _captcha(photograph: Image.Image, fonts: list[tuple[Path, str]], random: Random) -> Image.Image:
     """A part of a photograph with three to six signs in one or two kinds, which may touch."""
-    width, height = random.randint(240, 400), random.randint(140, 360)
+    width = min(random.randint(240, 400), photograph.width)
+    height = min(random.randint(140, 360), photograph.height)
     left, top = random.randint(0, photograph.width - width), random.randint(0, photograph.height - height)
     picture = photograph.crop((left, top, left + width, top + height))
     count = random.randint(3, 6)
