@@ -83,7 +83,7 @@ def compress(
     compressed = apply(model, made, statistics)
     settings = None if method is None else method_of(method)
     if isinstance(settings, Calibrated) and settings.repair is not None and statistics is not None:
-        compressed = repair(model, compressed, [statistics.images], settings.repair, seed=seed)
+        compressed = repair(model, compressed, [statistics.images], settings.repair, objective=statistics.objective, seed=seed)
     if given is not None and made.fidelity is None:
         objective = made.objective if statistics is None else statistics.objective
         fidelity = build_check(model, given, attack_of(made), objective).fidelity(compressed)
