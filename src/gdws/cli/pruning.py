@@ -85,8 +85,10 @@ def prune_command(
     seed: Seed = 0,
     json_file: Json = None,
 ) -> None:
-    """Prune a network under adversarial training; several processes by torchrun. The network is the folder OUT/model; OUT/compact is the same
-    network without the channels that are zero."""
+    """Prune a network under adversarial training; several processes by torchrun.
+
+    The network is the folder OUT/model; OUT/compact is the same without the channels that are zero.
+    """
     check_json(json_file)
     check_writable(out)
     if weights is None and model.startswith(("zoo:", "torchvision:", "timm:")):
@@ -139,8 +141,8 @@ def _report(pruned: Pruned, method: Method, split: Dataset, out: Path, json_file
     console.say(f"Last epoch {last['epoch']}: {accuracies}. Written to {out / 'model'}{smaller}")
     if collapsed(last):
         console.print(
-            "Warning: the network gives all images the same class: it was pruned too far, or its training has collapsed. Take a "
-            "larger --keep, or --recipe paper, which trains longer."
+            "Warning: the network gives all images the same class: it was pruned too far, or its training has collapsed. Take "
+            "a larger --keep, or --recipe paper, which trains longer."
         )
     warn_of_hidden_gradients(last, method.finetune)
     layers = {name: {"kept": kept, "of": of} for name, (kept, of) in pruned.kept.items()}
