@@ -1,4 +1,4 @@
-"""Generalized depthwise-separable convolutions: a pre-trained CNN, faster, with its accuracy and robustness kept."""
+"""Generalized depthwise-separable convolutions: a pre-trained CNN, faster, with most of its accuracy and robustness."""
 
 from gdws import attacks, data, models, objectives, structures, training
 from gdws.calibration.collect import calibrate

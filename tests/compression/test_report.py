@@ -47,7 +47,7 @@ def test_images_that_are_given_tell_the_cost(networks, monkeypatch):
     found = gdws.report(network, fast, images[:1], check=[unseen])
     agreed = gdws.agreement(network, fast, unseen)
     assert found.record()["fidelity"]["agreement"] == found.fidelity.agreement == agreed
-    assert f"{agreed:.1f} % of 30 held-out images are decided as by the original (95 % interval" in str(found)
+    assert f"{agreed:.1f} % of 30 held-out images are classified as by the original (95 % interval" in str(found)
     labelled = gdws.report(network, fast, images[:1], check=[(unseen, network(unseen).argmax(1))])
     assert "accuracy 100.0 % before" in str(labelled)
     assert not labelled.fidelity.warning  # held out: there is nothing to know by heart

@@ -1,4 +1,4 @@
-"""What a compression came to, measured here: speed beside dense, cost in decisions, multiply-adds and size of it all."""
+"""What a compression came to, measured here: speed relative to dense, cost in accuracy, multiply-adds and size of it all."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SLOWER = 0.98
 
 @dataclass(frozen=True, kw_only=True)
 class Speed:
-    """Seconds of a pass of both networks (lower quartiles), each in its fastest engine on this machine, taken in turns."""
+    """Seconds of a pass of both networks (lower quartiles), each in its fastest engine on this machine, interleaved."""
 
     device: str
     precision: str
@@ -131,7 +131,7 @@ def report(
 
     model       the network as it was, and compressed: what gdws.compress made of it.
     images      (B, C, H, W), or other inputs, of the size and batch that will be run: both networks are timed on them, each in
-                the fastest of the engines that are installed. A plan for a budget of time brings the time that it was measured
+                the fastest of the engines that are installed. A plan for a latency budget brings the time that it was measured
                 at instead.
     check       held-out images, with labels or without, or a measure of your own, as in gdws.compress; without any the report
                 has what the plan has recorded.
@@ -171,7 +171,7 @@ def report(
 
 
 def _measured(made: Plan | None) -> Speed | None:
-    """What a plan for a budget of time was measured at."""
+    """What a plan for a latency budget was measured at."""
     if made is None or made.measured is None:
         return None
     found = made.measured

@@ -17,7 +17,7 @@ from gdws.core.errors import GdwsError
 def require(module: str, extra: str = "engines") -> Any:
     """Import a module of an extra, or say how to get it.
 
-    The engines would report their use to their makers, and keep a number for that in the user's folder: here they do not. Who
+    The engines would report their use to their vendors, and keep a number for that in the user's folder: here they do not. Who
     wants it sets ORT_DISABLE_TELEMETRY=0, or imports openvino before gdws does.
     """
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")

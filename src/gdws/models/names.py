@@ -54,7 +54,7 @@ def resolve(
              code, and may do whatever you may. An ONNX file is data (gdws.models.from_onnx).
     weights  a file with a state dict (safetensors or torch), such as a public checkpoint. Nothing in it is executed.
     base     of a folder: the network that it was made from, instead of the one whose name the folder remembers. A remembered
-             FILE.py:FACTORY may be a stranger's and is not run, nor is anything fetched that a folder names
+             FILE.py:FACTORY is untrusted and is not run, nor is anything fetched that a folder names
              (hf:..., timm:hf-hub:...); the folder's exported file stands for the network. A remembered FILE.onnx is read if it
              is where the name says, below the present folder, or beside the folder of the network.
     layers   of a folder: refuse the exported file, which has none.
@@ -97,7 +97,7 @@ def is_onnx(name: str) -> bool:
 
 
 def risk_of(name: str) -> str | None:
-    """What speaks against using a name that a stranger wrote."""
+    """What speaks against using an untrusted name."""
     if is_code(name):
         return "which is code"
     if is_onnx(name):
@@ -176,7 +176,7 @@ def _saved(folder: str, weights: Path | None, base: str | None, layers: bool) ->
     if weights is not None:
         raise GdwsError(f"{folder} is a compressed model with its own weights: expected no --weights")
     remembered = base_of(folder)
-    # The record may come from a stranger.
+    # The record is untrusted.
     risk = None if remembered is None else risk_of(remembered)
     if base is None and remembered is not None and is_onnx(remembered):
         base = _onnx_near(folder, remembered)

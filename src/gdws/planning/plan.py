@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import reprlib
 from dataclasses import asdict, dataclass, field, fields
 from typing import Annotated, Any, Literal
@@ -14,6 +15,7 @@ from gdws.attacks import PGD
 from gdws.core.checks import is_count
 from gdws.core.errors import GdwsError
 from gdws.core.inputs import Arguments, Inputs, tensors_of
+from gdws.core.reading.limits import check_bytes
 from gdws.core.reading.schema import Between, Count, Size, build, parse
 from gdws.core.unwrap import innermost
 from gdws.planning.budgets import KINDS, Budget
@@ -22,6 +24,8 @@ from gdws.planning.fidelity import AnyFidelity, Fidelity, MetricChange, OutputCh
 FORMAT, READABLE = "gdws plan 6", ("gdws plan 3", "gdws plan 4", "gdws plan 5", "gdws plan 6")
 """What is written, and what is read. In the third, what are now ranks had another name; the fourth knew images alone; the fifth
 did not count non-zeros."""
+WIDEST = 8
+"""Bytes of a value."""
 NO_GAIN = "no gain"
 NO_PLAN = "this is not a plan"
 
@@ -39,7 +43,7 @@ class LayerPlan:
     ranks             for "gdws" g, the rank of each input channel's block, which is the number of its kernels; for the others
                       the rank, one number for all groups; empty for a dense layer
     loss              predicted: with method "paper" and "uniform" the weighted squared error that beta bounds; with
-                      "calibrated" the divergence (nats) from the original's decisions that this layer brings about
+                      "calibrated" the divergence (nats) from the original's predictions that this layer brings about
     macs              multiply-adds for one image
     dense_macs        those of the convolution
     parameters        weights, without the bias
@@ -69,6 +73,10 @@ class LayerPlan:
         sizes, counts = (*self.shape, self.groups), (self.positions, self.macs, self.parameters, *self.ranks)
         if len(sizes) != 5 or not all(is_count(size, 1) for size in sizes) or not all(map(is_count, counts)):
             raise GdwsError(f"the layer {self.name} has shape {self.shape}, counts {counts[:4]}: expected whole numbers")
+        if not (is_count(self.dense_macs, 1) and is_count(self.dense_parameters, 1)):
+            raise GdwsError(
+                f"the layer {self.name} had {self.dense_macs} multiply-adds and {self.dense_parameters} weights: expected some"
+            )
         if self.shape[0] % self.groups:
             raise GdwsError(
                 f"the layer {self.name} has shape {self.shape}, groups {self.groups}: expected groups that divide it"
@@ -99,7 +107,7 @@ class LayerPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """The time that a planned network takes, measured in turns with the dense network in its fastest engine.
+    """The time that a planned network takes, measured interleaved with the dense network in its fastest engine.
 
     device         name of the CPU or GPU
     engine         that the planned network ran in
@@ -148,6 +156,7 @@ def describe_inputs(inputs: Inputs) -> tuple[Input, ...]:
 
 def example_of(plan: Plan, count: int) -> Inputs | None:
     """So many samples of seeded noise of the kind that a plan notes; None if it notes none."""
+    check_bytes("what a plan notes as inputs", WIDEST * count * sum(math.prod(each.shape) for each in plan.inputs))
     generator = torch.Generator().manual_seed(0)
 
     def noise(each: Input) -> Tensor:
