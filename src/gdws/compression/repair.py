@@ -57,7 +57,7 @@ def repair(
     objective: str | Objective | None = None,
     seed: int = 0,
 ) -> nn.Module:
-    """Tune a compressed network without labels, towards the original's outputs and what its convolutions give.
+    """Tune a compressed network without labels, toward the original's outputs and what its convolutions give.
 
     model       the original, which teaches.
     compressed  what gdws.compress made of it. It is left as it was found.
@@ -117,7 +117,7 @@ def _descend(
     settings: Repair,
     generator: torch.Generator,
 ) -> None:
-    """Train `moving`, in place, towards `teacher`."""
+    """Train `moving`, in place, toward `teacher`."""
     groups: list[dict[str, Any]] = [
         {"params": [value], "lr": settings.rate * max(SMALLEST, float(value.detach().square().mean().sqrt()))}
         for value in moving.parameters()
