@@ -25,6 +25,7 @@ ORDER = (
     ("evaluation",),
     ("models",),
     ("training",),
+    ("reproduce",),
     ("cli",),
 )
 """Rooms in the order of the pipeline: each may import those before it, and itself."""

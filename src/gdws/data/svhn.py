@@ -1,7 +1,7 @@
 """SVHN's cropped digits in the official files train_32x32.mat and test_32x32.mat, or as mosaics.
 
-The official ones are MATLAB 5 files. Only what these two need is read of that format, which is less than a dependency on scipy would be:
-a header, then elements (type, size, content padded to 8 bytes), which hold a matrix, most often compressed.
+The official ones are MATLAB 5 files. Only what these two need is read of that format, which is less than a dependency on scipy
+would be: a header, then elements (type, size, content padded to 8 bytes), which hold a matrix, most often compressed.
 """
 
 from __future__ import annotations

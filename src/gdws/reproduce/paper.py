@@ -10,7 +10,7 @@ from importlib import resources
 from gdws.core.errors import GdwsError
 from gdws.core.reading.schema import build
 
-MAIN = tuple(f"table{number}" for number in range(1, 12)) + ("figure1", "figure4", "figure5")
+MAIN = (*(f"table{number}" for number in range(1, 12)), "figure1", "figure4", "figure5")
 """What `all` stands for: every table and figure with results. The leaderboard is not the paper's."""
 
 
@@ -100,5 +100,3 @@ def chosen_tables(names: list[str]) -> tuple[str, ...]:
         raise GdwsError(f"there is no {unknown[0]!r} to reproduce: expected all, {', '.join(known)}")
     wanted = {*names} | ({*MAIN} if "all" in names or not names else set())
     return tuple(name for name in known if name in wanted)
-
-

@@ -1,9 +1,10 @@
 """Where steps are done: a folder of artefacts, the data, the device; and what every step is.
 
-OUT/steps/KEY/    an artefact: record.json, written last, and the files of a network. KEY has a hash of everything that decides it
-OUT/steps/KEY/error.txt   why a step failed; it is tried again by the next start
-OUT/locks/        who has taken which step; nobody holds the lock of a process that was killed
-OUT/cache/        statistics and times that several steps share
+OUT/steps/KEY/           an artefact: record.json, written last, and files. KEY has a hash of everything that decides it
+OUT/steps/KEY/error.txt  why a step failed; it is tried again by the next start
+OUT/locks/               who has taken which step; nobody holds the lock of a process that was killed
+OUT/logs/                what the workers did, and when
+OUT/cache/               statistics and times that several steps share
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,7 @@ class Place:
     scale: Scale
     data: dict[str, str]
     weights: tuple[Path, ...] = ()
-    device: torch.device = torch.device("cpu")
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     seed: int = 0
     commit: str = "unknown"
     command: str = ""

@@ -61,10 +61,7 @@ def lines(place: Place, tables: Sequence[str]) -> tuple[list[Line], list[str]]:
     """The lines of these tables and figures, in the paper's order; and sentences on what cannot be made, and why."""
     made, missing = list[Line](), list[str]()
     for row in paper().base:
-        used = {*row.tables, *(name for part in (*row.gdws, *row.pruned) for name in part.tables)}
-        if row.leaderboard:
-            used.add("leaderboard")
-        if not used & {*tables}:
+        if not {*row.tables, *_below(row)} & {*tables}:
             continue
         if row.data not in place.data:
             missing.append(f"{row.name} needs {row.data}: expected --data with it")
@@ -98,21 +95,20 @@ class _Lines:
 
     def __init__(self, place: Place, tables: Sequence[str], row: BaseRow, base: Base, ours: bool) -> None:
         self.place, self.tables, self.row, self.base, self.ours = place, tables, row, base, ours
-        rows = (*row.gdws, *row.pruned, *(part for pruned in row.pruned for part in pruned.gdws))
-        below = [name for part in rows for name in part.tables] + ["leaderboard"] * bool(row.leaderboard)
-        self.first = self._line(row.title, row.tables, "base", base, row.paper, below=below)
+        self.first = self._line(row.title, row.tables, "base", base, row.paper, _below(row))
 
     def all(self) -> Iterator[Line]:
         wanted = {*self.tables}
         yield self.first
         yield from self._compressed(self.first, self.row.gdws)
         for row in () if self.ours else self.row.pruned:
-            if not wanted & {*row.tables, *(name for part in row.gdws for name in part.tables)}:
+            if not wanted & {*row.tables, *_below(row)}:
                 continue
             pruned = self._pruned(row)
             title = f"{self.row.title} ({row.method.upper()}, p = {100 * (1 - row.keep):.0f} %)"
-            below = [name for part in row.gdws for name in part.tables]
-            line = self._line(title, row.tables, row.method, pruned, row.paper, below, size=row.size, reference=self.first)
+            line = self._line(
+                title, row.tables, row.method, pruned, row.paper, _below(row), size=row.size, reference=self.first
+            )
             yield line
             yield from self._compressed(line, row.gdws)
         if "leaderboard" in wanted:
@@ -127,7 +123,7 @@ class _Lines:
             yield line
             if row.tuned:
                 yield self._tuned(line, row.tuned, taught=False)
-            if not self.ours and len(chosen) - number <= self.place.scale.companions:
+            if not self.ours and self.place.scale.has_company(self.row.name, is_last=number + 1 == len(chosen)):
                 yield from self._beside(line, row, made, source)
 
     def _beside(self, line: Line, row: Row, made: Compressed, source: Line) -> Iterator[Line]:
@@ -187,7 +183,7 @@ class _Lines:
             for name in evaluations
             if scale.attacks[name]
         }
-        timed = Timed(network, scale.passes)
+        timed = Timed(network, scale.passes, scale.in_engines)
         line = Line(network.title, title, used, method, network, judged, timed, numbers or {}, ours=self.ours)
         return replace(line, **more)  # type: ignore[arg-type]
 
@@ -196,6 +192,14 @@ class _Lines:
         found = "" if file is None else _file_hash(self.place, row.file)
         kept = "" if file is None else row.file
         return Pruned(self.base, row.method, row.keep, self.place.scale.pruning, self.place.seed, kept, found)
+
+
+def _below(row: BaseRow | PrunedRow) -> list[str]:
+    """The tables with what is made of a network."""
+    found = [name for part in row.gdws for name in part.tables]
+    for pruned in row.pruned if isinstance(row, BaseRow) else ():
+        found += [*pruned.tables, *_below(pruned)]
+    return found
 
 
 def _base(place: Place, row: BaseRow, recipe: str) -> Base | None:

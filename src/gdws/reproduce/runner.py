@@ -1,8 +1,8 @@
 """Do the steps, each once: any number of processes that share nothing but a folder.
 
 A step is taken by a lock that its process holds. Whoever dies lets go of it, so nothing needs to be cleaned up: the next one
-takes the step again and goes on from its checkpoint. A step is done when its record is there, whole. Steps that measure time wait
-until nothing else runs in the folder.
+takes the step again and goes on from its checkpoint. A step is done when its record is there, whole. Steps that measure time
+wait until nothing else runs in the folder.
 
 `work_off` is what one process does. A cluster's scheduler would start it, by the command with the same --out, on every machine
 that sees the folder; nothing else is needed, and nothing more is built.
@@ -17,7 +17,7 @@ import time
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,38 +30,52 @@ from gdws.core.progress import Display, shown
 from gdws.reproduce.place import UNREACHED, Place, Step
 
 MOST_WORKERS = 64
-WAIT = 0.2
-"""Seconds until a process that found nothing to do looks again."""
+WAIT, QUIET = 0.2, 10.0
+"""Seconds until a process that found nothing to do looks again, and between two lines of a log."""
 
 
 class TimeIsUp(GdwsError):
     """The minutes that were given are over. What was begun goes on from its last checkpoint."""
 
 
-@dataclass
-class Pace:
-    """A display that ends the work when its time is up, between two batches, and passes on what it is told."""
+class Log:
+    """A display that writes a line now and then, and ends the work when its time is up, between two batches.
 
-    deadline: float
-    inside: Display | None = None
+    inside: another display, which is told everything.
+    """
+
+    def __init__(self, path: Path, deadline: float, inside: Display | None) -> None:
+        self.path, self.deadline, self.inside = path, deadline, inside
+        self.loops: list[list[Any]] = []
+        self.said = time.monotonic()
 
     def start(self, label: str, total: int | None) -> None:
         self.check()
+        self.loops.append([label, 0, total])
         if self.inside is not None:
             self.inside.start(label, total)
 
     def advance(self, note: str) -> None:
+        self.loops[-1][1] += 1
         if self.inside is not None:
             self.inside.advance(note)
+        if time.monotonic() - self.said > QUIET:
+            self.say("; ".join(f"{label} {done}/{total}" for label, done, total in self.loops) + f" {note}")
         self.check()
 
     def stop(self) -> None:
+        self.loops.pop()
         if self.inside is not None:
             self.inside.stop()
 
     def check(self) -> None:
         if time.time() > self.deadline:
             raise TimeIsUp("the time is up: expected to be resumed")
+
+    def say(self, text: str) -> None:
+        self.said = time.monotonic()
+        with self.path.open("a") as file:
+            file.write(f"{time.strftime('%H:%M:%S', time.gmtime())} {text}\n")
 
 
 def run_steps(
@@ -74,7 +88,7 @@ def run_steps(
     """
     for step in steps:
         (place.folder(step) / "error.txt").unlink(missing_ok=True)
-    for folder in (place.out / "locks", place.out / "steps"):
+    for folder in (place.out / "locks", place.out / "logs", place.out / "steps"):
         ensure_folder(folder)
     if workers == 1:
         work_off(place, steps, 0, 1, deadline, display)
@@ -93,13 +107,13 @@ def run_steps(
 def work_off(
     place: Place, steps: Sequence[Step], number: int, workers: int, deadline: float, display: Display | None = None
 ) -> None:
-    """Take steps, the first first, until none is left or the time is up. number: of this worker, among those of this machine."""
-    parent, pace = multiprocessing.parent_process(), Pace(deadline, display)
+    """Take steps, the first first, until none is left or the time is up. number: of this worker, among those of a machine."""
+    parent, log = multiprocessing.parent_process(), Log(place.out / "logs" / f"worker-{number}.log", deadline, display)
     while open_steps := _open(place, steps):
         if time.time() > deadline or (parent is not None and not parent.is_alive()):
             return
         ready = (step for step in open_steps if all(is_done(place, needed) for needed in step.needs))
-        if not any(_take(place, step, number, workers, pace) for step in ready):
+        if not any(_take(place, step, number, workers, log) for step in ready):
             time.sleep(WAIT)
 
 
@@ -130,7 +144,7 @@ def _open(place: Place, steps: Sequence[Step]) -> list[Step]:
     return found
 
 
-def _take(place: Place, step: Step, number: int, workers: int, pace: Pace) -> bool:
+def _take(place: Place, step: Step, number: int, workers: int, log: Log) -> bool:
     """Do a step, unless another process has it. Whether it was done here."""
     lock = FileLock(place.out / "locks" / f"{step.key}.lock")
     try:
@@ -141,12 +155,12 @@ def _take(place: Place, step: Step, number: int, workers: int, pace: Pace) -> bo
         if is_done(place, step):
             return True
         with _among(place.out / "locks", number, workers, alone=step.measures_time):
-            _do(place, step, pace)
+            _do(place, step, log)
         return True
     except torch.OutOfMemoryError:
         torch.cuda.empty_cache()
         with _among(place.out / "locks", number, workers, alone=True):
-            _do(place, step, pace, last=True)
+            _do(place, step, log, last=True)
         return True
     except TimeIsUp:
         return True
@@ -164,18 +178,20 @@ def _among(locks: Path, number: int, workers: int, alone: bool) -> Iterator[None
         yield
 
 
-def _do(place: Place, step: Step, pace: Pace, last: bool = False) -> None:
+def _do(place: Place, step: Step, log: Log, last: bool = False) -> None:
     folder, begun = place.folder(step), time.monotonic()
     ensure_folder(folder)
+    log.say(f"{step.key}: begun")
     missing = next((found[UNREACHED] for needed in step.needs if UNREACHED in (found := place.found(needed))), None)
     try:
         if missing is not None:
             place.keep(step, {UNREACHED: missing})
             return
-        with shown(pace):
+        with shown(log):
             found = step.run(place)
         place.keep(step, found | _circumstances(place, time.monotonic() - begun))
         shutil.rmtree(folder / "run", ignore_errors=True)  # the checkpoint of what is done
+        log.say(f"{step.key}: done in {time.monotonic() - begun:.1f} s")
     except TimeIsUp:
         raise
     except torch.OutOfMemoryError:
@@ -185,9 +201,10 @@ def _do(place: Place, step: Step, pace: Pace, last: bool = False) -> None:
     except Exception as error:
         told = f"gdws: {error}" if isinstance(error, GdwsError) else traceback.format_exc()
         write_atomically(folder / "error.txt", told)
+        log.say(f"{step.key}: failed, {told.strip().splitlines()[-1]}")
     finally:
-        gc.collect()
         if place.device.type == "cuda":
+            gc.collect()
             torch.cuda.empty_cache()
 
 

@@ -1,4 +1,4 @@
-"""How large everything is: `smoke` tries it all in seconds a row, `fast` trains for tens of epochs, `paper` does what the paper did.
+"""How large everything is: `smoke` tries it all in seconds, `fast` trains for tens of epochs, `paper` does as the paper did.
 
 The paper judges by the last of 100 steps of 1/255 from one random start. `fast` takes the same steps and counts an image as
 wrong as soon as one of them is: that is never weaker, and about twice as fast.
@@ -32,8 +32,18 @@ RECIPES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """attacks: by evaluation; images: that are judged at most, by evaluation or 0 for what is not listed; batch: of them at most;
-    calibration: images; companions: of how many rows of a base the calibrated method is put beside, from the last on."""
+    """How large everything is.
+
+    attacks              of each evaluation.
+    images               that are judged at most, by evaluation or data; "" for all others.
+    batch                of them, at most.
+    calibration          images that networks are calibrated on, by data, and how they are attacked (calibration_attacks).
+    passes               warm-up and timed passes of single images.
+    in_engines           whether networks are timed in an engine too.
+    companions           bases beside whose last row the calibrated method is put; None for every row of every base.
+    trained_on           training images; None for all.
+    pruning              recipe of gdws.training by which networks are pruned.
+    """
 
     name: str
     attacks: dict[str, Columns]
@@ -42,12 +52,10 @@ class Scale:
     calibration: dict[str, int] = field(default_factory=lambda: {"": 1000, "imagenet": 5000})
     calibration_attacks: dict[str, PGD] = field(default_factory=dict)
     passes: tuple[int, int] = PAPER
-    companions: int = 1000
+    in_engines: bool = True
+    companions: tuple[str, ...] | None = None
     trained_on: int | None = None
     pruning: str = "fast"
-
-    def of_evaluation(self, evaluation: str) -> Columns:
-        return self.attacks[evaluation]
 
     def images_of(self, evaluation: str, data: str) -> int:
         """How many test images are judged."""
@@ -57,6 +65,10 @@ class Scale:
         """How many training images a network is calibrated on, and how they are attacked."""
         attack = self.calibration_attacks.get(data, self.calibration_attacks.get("", ATTACK))
         return self.calibration.get(data, self.calibration[""]), attack
+
+    def has_company(self, base: str, is_last: bool) -> bool:
+        """Whether the calibrated method is put beside this row of a base."""
+        return self.companions is None or (is_last and base in self.companions)
 
     @property
     def is_smoke(self) -> bool:
@@ -129,7 +141,8 @@ SCALES: dict[str, Callable[[], Scale]] = {
         calibration={"": 4},
         calibration_attacks={"": PGD(steps=1)},
         passes=(1, 3),
-        companions=1,
+        in_engines=False,
+        companions=("cifar10-vgg16", "cifar10-hydra-vgg16", "svhn-vgg16"),
         trained_on=40,
     ),
     "fast": lambda: Scale(

@@ -67,7 +67,7 @@ class Base(NetworkStep):
         model = self.network(place)
         cost = network_cost(model, self.example(place))
         size = {"mb": cost.size_mb, "parameters": cost.parameters, "macs": cost.macs, "weights hash": weights_hash(model)}
-        return {**size, **made, "training seconds": time.monotonic() - begun}
+        return {**size, **made, "training seconds": took(begun, made.get("history", []))}
 
     def work(self, place: Place) -> float:
         if self.recipe is None:
@@ -83,6 +83,11 @@ class Base(NetworkStep):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0 if self.recipe is None else self.recipe.seed)
             return place.scale.build(self.architecture_name, self.classes)
+
+
+def took(begun: float, history: list[dict[str, Any]]) -> float:
+    """Seconds of a training: those since it was begun or, if it was resumed then, of all its epochs."""
+    return max(time.monotonic() - begun, sum(float(line.get("seconds", 0.0)) for line in history))
 
 
 def keep_weights(step: NetworkStep, place: Place, model: nn.Module, halved: bool = True) -> None:

@@ -32,6 +32,8 @@ NO_ROOM = 0.995
 """Above this fraction of the replaced weights the paper's rounded size may leave nothing to replace."""
 NEAR, SEARCHES = 0.005, 12
 """How near a size of non-zero weights must come, and how many networks are made for it."""
+LEAST = 1e-3
+"""A share that is asked for where nothing is left."""
 CALIBRATION = 40
 """Passes of an image in a calibration, about."""
 
@@ -189,7 +191,8 @@ class Compressed(NetworkStep):
         if self.match == "speed":
             share = time_share(place, self.like.network(place), model, self.example(place))
             return Latency(min(1.0, share)), {"latency": share}
-        share = min(1.0, found["stored"] if self.match == "parameters" else found["fraction of macs"])
+        share = found["stored"] if self.match == "parameters" else found["fraction of macs"]
+        share = min(1.0, max(LEAST, share))
         return (Params if self.match == "parameters" else Macs)(share), {self.match: share}
 
     def _describe(self, place: Place, made: Plan, compressed: nn.Module) -> dict[str, Any]:
@@ -219,7 +222,7 @@ def fraction_at(architecture: str, mb: float) -> float:
 def fraction_without(model: nn.Module, example: Tensor, removed: float) -> float:
     """The same where a share of the weights of the whole network is removed."""
     whole = sum(value.numel() for value in model.parameters())
-    return max(1e-3, 1 - removed * whole / _replaceable(model, example))
+    return max(LEAST, 1 - removed * whole / _replaceable(model, example))
 
 
 @cache

@@ -54,7 +54,9 @@ class Judged(Step):
         checkpoint, tf32 = place.folder(self) / "decisions.jsonl", place.device.type == "cuda"
         resume = checkpoint.exists()
         attacks = [attack for _, attack in self.attacks]
-        found = compare({"it": model}, test, attacks, self.seed, transfer=False, checkpoint=checkpoint, resume=resume, tf32=tf32)
+        found = compare(
+            {"it": model}, test, attacks, self.seed, transfer=False, checkpoint=checkpoint, resume=resume, tf32=tf32
+        )
         columns = {"natural": found.under("it", NATURAL)}
         columns |= {name: found.under("it", str(attack)) for name, attack in self.attacks}
         if self.evaluation == "union":
@@ -63,10 +65,16 @@ class Judged(Step):
             columns |= _top_five(model, test, self.attacks[0][1], self.seed)
         made = {"images": found.images, "batch": self.batch, "attacks": {name: str(attack) for name, attack in self.attacks}}
         made["crafted in"] = "TF32, judged in float32" if tf32 else "float32"
-        return {"columns": {name: _column(right) for name, right in columns.items()}, **made, "seconds": time.monotonic() - begun}
+        return {
+            "columns": {name: _column(right) for name, right in columns.items()},
+            **made,
+            "seconds": time.monotonic() - begun,
+        }
 
     def work(self, place: Place) -> float:
-        return min(self.count, len(place.split(self.network.data, "test"))) * (1 + sum(_passes(each) for _, each in self.attacks))
+        return min(self.count, len(place.split(self.network.data, "test"))) * (
+            1 + sum(_passes(each) for _, each in self.attacks)
+        )
 
 
 def unpack(column: dict[str, Any], count: int) -> Tensor:

@@ -12,6 +12,7 @@ from gdws.compression import storage
 from gdws.core.hashing import weights_hash
 from gdws.planning.cost import network_cost
 from gdws.reproduce.place import NetworkStep, Place
+from gdws.reproduce.steps.base import took
 from gdws.reproduce.steps.compressed import Compressed
 from gdws.training import Recipe, tune
 
@@ -51,7 +52,7 @@ class Tuned(NetworkStep):
         cost = network_cost(trained.model, self.example(place))
         found = {"mb": cost.size_mb, "parameters": cost.parameters, "macs": cost.macs, "history": trained.history}
         found |= {"recipe": self.recipe.record(), "teacher": self.taught, "weights hash": weights_hash(trained.model)}
-        return {**found, "tuning seconds": time.monotonic() - begun}
+        return {**found, "tuning seconds": took(begun, trained.history)}
 
     def work(self, place: Place) -> float:
         return self.recipe.epochs * PASSES * len(place.split(self.data, "train", self.trained_on)) * (1.2 if self.taught else 1)
