@@ -33,6 +33,8 @@ from gdws.data.dataset import even_batches
 from gdws.reproduce.scales import Scale
 
 FORMAT = "gdws step 1"
+WEIGHTS, MODEL = "model.safetensors", "model"
+"""Of a step that makes a network: a file with the weights of one of the zoo, or a folder with a compressed one."""
 UNREACHED = "out of reach"
 """The entry of a record that says why there is no network; then there is none of what needs it either."""
 PICTURES, PICTURE_SIDE = 60, 48
@@ -141,6 +143,11 @@ class NetworkStep(Step):
     @abstractmethod
     def network(self, place: Place) -> nn.Module:
         """The network, in eval mode on the device."""
+
+    def is_there(self, place: Place) -> bool:
+        """Whether its files are, or there is no network: records are carried home without the networks that are quickly made."""
+        files = (place.folder(self) / name for name in (WEIGHTS, f"{MODEL}/gdws.json"))
+        return any(file.exists() for file in files) or UNREACHED in place.found(self)
 
     @property
     @abstractmethod

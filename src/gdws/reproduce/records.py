@@ -58,7 +58,7 @@ def record_of(place: Place, line: Line) -> Record | None:
     record |= {"beside": line.beside, "compared with": "" if line.reference is None else line.reference.name}
     record |= {"paper": line.paper, "size": line.size, "data": line.network.data}
     if UNREACHED in network:
-        return record | {UNREACHED: network[UNREACHED]}
+        return record | {UNREACHED: network[UNREACHED], "judged": {}, "paired": {}, "missing": []}
     record["network"] = {name: value for name, value in network.items() if name not in LONG}
     record |= {name: network[name] for name in ("layers", "filter sparsity") if name in network}
     judged = {

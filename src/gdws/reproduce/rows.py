@@ -66,7 +66,8 @@ def lines(place: Place, tables: Sequence[str]) -> tuple[list[Line], list[str]]:
         if row.data not in place.data:
             missing.append(f"{row.name} needs {row.data}: expected --data with it")
             continue
-        for recipe in dict.fromkeys((row.recipe, row.ours or row.recipe)):
+        has_ours = row.ours and place.scale.has_company(row.name, is_last=True)
+        for recipe in (row.recipe, row.ours) if has_ours else (row.recipe,):
             base = _base(place, row, recipe)
             if base is None:
                 missing.append(f"{row.name} needs the weights {row.files[recipe]}: expected them in a folder of --weights")
@@ -123,7 +124,7 @@ class _Lines:
             yield line
             if row.tuned:
                 yield self._tuned(line, row.tuned, taught=False)
-            if not self.ours and self.place.scale.has_company(self.row.name, is_last=number + 1 == len(chosen)):
+            if not self.ours and self.place.scale.has_company(source.name, is_last=number + 1 == len(chosen)):
                 yield from self._beside(line, row, made, source)
 
     def _beside(self, line: Line, row: Row, made: Compressed, source: Line) -> Iterator[Line]:

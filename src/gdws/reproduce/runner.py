@@ -27,7 +27,7 @@ from filelock import FileLock, Timeout
 from gdws.core.errors import GdwsError
 from gdws.core.files import ensure_folder, write_atomically
 from gdws.core.progress import Display, shown
-from gdws.reproduce.place import UNREACHED, Place, Step
+from gdws.reproduce.place import UNREACHED, NetworkStep, Place, Step
 
 MOST_WORKERS = 64
 WAIT, QUIET = 0.2, 10.0
@@ -88,6 +88,7 @@ def run_steps(
     """
     for step in steps:
         (place.folder(step) / "error.txt").unlink(missing_ok=True)
+    _make_again(place, steps)
     for folder in (place.out / "locks", place.out / "logs", place.out / "steps"):
         ensure_folder(folder)
     if workers == 1:
@@ -102,6 +103,20 @@ def run_steps(
             process.join()
     if time.time() > deadline and left(place, steps):
         raise TimeIsUp(f"the time is up, and {len(left(place, steps))} steps are left: expected the same command with --resume")
+
+
+def _make_again(place: Place, steps: Sequence[Step]) -> None:
+    """Forget the records of networks that are not there and that something still needs."""
+    wanted = [step for step in steps if not is_done(place, step)]
+    seen = set[str]()
+    while wanted:
+        for needed in wanted.pop().needs:
+            if needed.key in seen:
+                continue
+            seen.add(needed.key)
+            wanted.append(needed)
+            if isinstance(needed, NetworkStep) and is_done(place, needed) and not needed.is_there(place):
+                (place.folder(needed) / "record.json").unlink()
 
 
 def work_off(

@@ -40,7 +40,7 @@ class Scale:
     calibration          images that networks are calibrated on, by data, and how they are attacked (calibration_attacks).
     passes               warm-up and timed passes of single images.
     in_engines           whether networks are timed in an engine too.
-    companions           bases beside whose last row the calibrated method is put; None for every row of every base.
+    companions           networks beside whose last row the calibrated method is put, and our recipe; None for every row of all.
     trained_on           training images; None for all.
     pruning              recipe of gdws.training by which networks are pruned.
     """
@@ -66,9 +66,9 @@ class Scale:
         attack = self.calibration_attacks.get(data, self.calibration_attacks.get("", ATTACK))
         return self.calibration.get(data, self.calibration[""]), attack
 
-    def has_company(self, base: str, is_last: bool) -> bool:
-        """Whether the calibrated method is put beside this row of a base."""
-        return self.companions is None or (is_last and base in self.companions)
+    def has_company(self, source: str, is_last: bool) -> bool:
+        """Whether the calibrated method is put beside a row of a network, and our recipe beside the paper's."""
+        return self.companions is None or (is_last and source in self.companions)
 
     @property
     def is_smoke(self) -> bool:
@@ -142,7 +142,7 @@ SCALES: dict[str, Callable[[], Scale]] = {
         calibration_attacks={"": PGD(steps=1)},
         passes=(1, 3),
         in_engines=False,
-        companions=("cifar10-vgg16", "cifar10-hydra-vgg16", "svhn-vgg16"),
+        companions=("cifar10-vgg16", "cifar10-hydra-vgg16.hydra-0.1"),
         trained_on=40,
     ),
     "fast": lambda: Scale(

@@ -16,10 +16,8 @@ from gdws.core.hashing import weights_hash
 from gdws.core.reading.weights import contiguous_copies, load_weights, read_weights
 from gdws.models import checkpoints
 from gdws.planning.cost import network_cost
-from gdws.reproduce.place import NetworkStep, Place
+from gdws.reproduce.place import WEIGHTS, NetworkStep, Place
 from gdws.training import Recipe, train
-
-WEIGHTS = "model.safetensors"
 
 
 @dataclass(frozen=True)
@@ -62,7 +60,10 @@ class Base(NetworkStep):
             split, folder = place.split(self.data, "train", self.trained_on), place.folder(self) / "run"
             resume = (folder / "log.jsonl").exists()
             trained = train(model.to(place.device), split, self.recipe, folder, resume=resume)
-            model, made = trained.model, {"recipe": self.recipe.record(), "history": trained.history, "kept": trained.best}
+            model, made = (
+                trained.model,
+                {"recipe": self.recipe.record(), "history": trained.history, "kept": without_times(trained.best)},
+            )
         keep_weights(self, place, model)
         model = self.network(place)
         cost = network_cost(model, self.example(place))
@@ -83,6 +84,11 @@ class Base(NetworkStep):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0 if self.recipe is None else self.recipe.seed)
             return place.scale.build(self.architecture_name, self.classes)
+
+
+def without_times(line: dict[str, Any]) -> dict[str, Any]:
+    """What an epoch found, which is the same wherever it is trained again."""
+    return {name: value for name, value in line.items() if name not in ("seconds", "images_per_second")}
 
 
 def took(begun: float, history: list[dict[str, Any]]) -> float:

@@ -24,16 +24,18 @@ from gdws.models import zoo
 from gdws.planning.budgets import Budget, Latency, Macs, Params
 from gdws.planning.cost import network_cost
 from gdws.planning.plan import LayerPlan, Plan
-from gdws.reproduce.place import UNREACHED, NetworkStep, Place, Step
+from gdws.reproduce.place import MODEL, UNREACHED, NetworkStep, Place, Step
 from gdws.reproduce.steps.pruned import Pruned
 from gdws.reproduce.steps.speed import speed_target, time_share
 
 NO_ROOM = 0.995
 """Above this fraction of the replaced weights the paper's rounded size may leave nothing to replace."""
-NEAR, SEARCHES = 0.005, 12
-"""How near a size of non-zero weights must come, and how many networks are made for it."""
+LOOKS, HALVINGS = 8, 6
+"""Networks that are made to find where a size of non-zero weights lies, and to come near it."""
 LEAST = 1e-3
 """A share that is asked for where nothing is left."""
+MOST_CLASSES = 100
+"""With which equation (8) is computed class by class; else, and where many plans are made, random signs estimate it."""
 CALIBRATION = 40
 """Passes of an image in a calibration, about."""
 
@@ -114,28 +116,31 @@ class Compressed(NetworkStep):
                 made, compressed = self._within(place, model, budget)
         except OutOfReach as error:
             return {UNREACHED: str(error), "asked": asked}
-        storage.save(compressed, place.folder(self) / "model", force=True, export=False)
+        storage.save(compressed, place.folder(self) / MODEL, force=True, export=False)
         asked["budget"] = {"kind": type(made.budget).__name__, "value": made.budget.value}
         found = self._describe(place, made, compressed)
         return {**found, "asked": asked, "compression seconds": time.monotonic() - begun}
 
     def work(self, place: Place) -> float:
-        tries = 1 if self.method == "auto" else SEARCHES if isinstance(self.source, Pruned) else 2
+        tries = 1 if self.method == "auto" else LOOKS + HALVINGS if isinstance(self.source, Pruned) else 2
         return CALIBRATION * place.scale.calibrated_on(self.data)[0] * tries / 2
 
     def network(self, place: Place) -> nn.Module:
-        return storage.load(place.folder(self) / "model", self.source.network(place)).to(place.device)
+        return storage.load(place.folder(self) / MODEL, self.source.network(place)).to(place.device)
 
     def _images(self, place: Place) -> tuple[Dataset, Method]:
         count, attack = place.scale.calibrated_on(self.data)
         images = place.split(self.data, "train", count)
-        exact = int(images.labels.max()) < 100
+        exact = not isinstance(self.source, Pruned) and int(images.labels.max()) < MOST_CLASSES  # many plans, many passes
         return images, Uniform(attack=attack) if self.method == "uniform" else Paper(attack=attack, exact=exact)
+
+    def _plan(self, place: Place, model: nn.Module, budget: Budget) -> Plan:
+        images, method = self._images(place)
+        return plan(model, images, budget, method, seed=self.seed)
 
     def _within(self, place: Place, model: nn.Module, budget: Budget) -> tuple[Plan, nn.Module]:
         if self.statistics is None:
-            images, method = self._images(place)
-            made = plan(model, images, budget, method, seed=self.seed)
+            made = self._plan(place, model, budget)
             return made, apply(model, made)
         statistics = self.statistics.statistics(place, model)
         target = speed_target(place) if isinstance(budget, Latency) else None
@@ -145,7 +150,7 @@ class Compressed(NetworkStep):
     def _as_large(self, place: Place, model: nn.Module) -> tuple[Plan, nn.Module]:
         """The paper's method at a size in MB. beta is then the least that gives it."""
         if isinstance(self.source, Pruned):
-            return self._as_many_nonzeros(place, model)
+            return self._as_printed(place, model)
         wanted = fraction_at(self.architecture, self.value)
         asked = wanted if wanted <= NO_ROOM else fraction_at(self.architecture, self.value - 0.05)
         while True:
@@ -154,33 +159,45 @@ class Compressed(NetworkStep):
                 return made, compressed
             asked -= 0.0025  # what rounds to the size of the base replaces something nevertheless
 
-    def _as_many_nonzeros(self, place: Place, model: nn.Module) -> tuple[Plan, nn.Module]:
-        """By bisection: of a sparse network the factors are sparse, and only their non-zero weights count.
+    def _as_printed(self, place: Place, model: nn.Module) -> tuple[Plan, nn.Module]:
+        """On a sparse network: as many non-zero weights as the paper counts, who stores each block as its singular vectors.
 
-        The size is a share of that which the base has in the paper, so that a small network can stand for a large one.
+        Layers that stay convolutions have few non-zeros, and factors of many kernels have many. So the size first rises while
+        less is replaced and then falls. What is wanted is the largest share of the weights, on the rising side, that has the
+        size: looked for from above, then bisected. The size is taken as a share of the base's, so that a small network can
+        stand for a large one.
         """
-        base = self.source.base if isinstance(self.source, Pruned) else None
-        assert base is not None
+        assert isinstance(self.source, Pruned)
         whole = sum(value.numel() for value in _shapes(self.architecture)[0].parameters()) * 4 / 2**20
-        target = self.value / whole * place.found(base)["mb"]
-        low, high = 0.0, 1.0
-        best: tuple[float, Plan, nn.Module] | None = None
-        for _ in range(3 if place.scale.is_smoke else SEARCHES):
-            asked = (low + high) / 2
+        target = self.value / whole * place.found(self.source.base)["mb"]
+        stored = network_cost(model, self.example(place)).size_mb
+        nearest: list[tuple[float, Plan]] = []
+
+        @cache
+        def size(share: float) -> float:
             try:
-                made, compressed = self._within(place, model, Params(asked))
+                made = self._plan(place, model, Params(share))
             except OutOfReach:
-                low = asked
-                continue
-            size = network_cost(compressed, self.example(place)).size_mb
-            if best is None or abs(size - target) < best[0]:
-                best = abs(size - target), made, compressed
-            if best[0] < NEAR * target:
+                return 0.0
+            found = stored + size_as_printed(model, made)
+            nearest[:] = [min([*nearest, (abs(found - target), made)], key=lambda each: each[0])]
+            return found
+
+        looks, halvings = (2, 1) if place.scale.is_smoke else (LOOKS, HALVINGS)
+        high = 1.0
+        for look in range(looks - 1, 0, -1):
+            low = look / looks
+            if size(low) < target <= size(high):
                 break
-            low, high = (asked, high) if size < target else (low, asked)
-        if best is None:
+            high = low
+        else:
+            low = high
+        for _ in range(halvings if low < high else 0):
+            middle = (low + high) / 2
+            low, high = (middle, high) if size(middle) < target else (low, middle)
+        if not nearest:
             raise OutOfReach(f"{self.value} MB is out of reach: expected a larger size", 0.0)
-        return best[1], best[2]
+        return nearest[0][1], apply(model, nearest[0][1])
 
     def _budget(self, place: Place, model: nn.Module) -> tuple[Budget, dict[str, float]]:
         """What the calibrated or uniform method is asked for, and in whose place."""
@@ -217,6 +234,21 @@ def fraction_at(architecture: str, mb: float) -> float:
     model, replaceable = _shapes(architecture)
     whole = sum(value.numel() for value in model.parameters())
     return min(1.0, (mb * 2**20 / 4 - (whole - replaceable)) / replaceable)
+
+
+def size_as_printed(model: nn.Module, made: Plan) -> float:
+    """How many MB the non-zero weights of a sparse network grow by where GDWS layers store singular vectors of their blocks.
+
+    The pointwise weights of a kernel are zero where the channel's block has a row of zeros, its taps where it has a column of
+    them. (Here a block of full rank is stored as it is, which is less.)
+    """
+    grown = 0
+    for layer in _replaced(made):
+        nonzero = model.get_submodule(layer.name).weight.detach() != 0  # type: ignore[union-attr, operator]
+        vectors = nonzero.any((2, 3)).sum(0) + nonzero.any(0).flatten(1).sum(1)  # rows and columns of each block
+        ranks = torch.tensor(layer.ranks, device=vectors.device)
+        grown += int((ranks * vectors).sum()) - int(nonzero.sum())
+    return grown * 4 / 2**20
 
 
 def fraction_without(model: nn.Module, example: Tensor, removed: float) -> float:

@@ -11,7 +11,7 @@ from torch import nn
 from gdws.compression import storage
 from gdws.core.hashing import weights_hash
 from gdws.planning.cost import network_cost
-from gdws.reproduce.place import NetworkStep, Place
+from gdws.reproduce.place import MODEL, NetworkStep, Place
 from gdws.reproduce.steps.base import took
 from gdws.reproduce.steps.compressed import Compressed
 from gdws.training import Recipe, tune
@@ -48,7 +48,7 @@ class Tuned(NetworkStep):
             teacher = self.before.source.network(place)
         resume = (folder / "log.jsonl").exists()
         trained = tune(self.before.network(place), split, self.recipe, folder, teacher=teacher, resume=resume)
-        storage.save(trained.model, place.folder(self) / "model", force=True, export=False)
+        storage.save(trained.model, place.folder(self) / MODEL, force=True, export=False)
         cost = network_cost(trained.model, self.example(place))
         found = {"mb": cost.size_mb, "parameters": cost.parameters, "macs": cost.macs, "history": trained.history}
         found |= {"recipe": self.recipe.record(), "teacher": self.taught, "weights hash": weights_hash(trained.model)}
@@ -58,4 +58,4 @@ class Tuned(NetworkStep):
         return self.recipe.epochs * PASSES * len(place.split(self.data, "train", self.trained_on)) * (1.2 if self.taught else 1)
 
     def network(self, place: Place) -> nn.Module:
-        return storage.load(place.folder(self) / "model", self.before.source.network(place)).to(place.device)
+        return storage.load(place.folder(self) / MODEL, self.before.source.network(place)).to(place.device)
