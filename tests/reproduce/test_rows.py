@@ -137,9 +137,8 @@ def test_the_leaderboard_has_the_public_entries():
 def test_the_size_of_a_sparse_network_as_the_paper_counts_it():
     """Against singular value decompositions, whose vectors are zero where rows or columns of a block are."""
     generator = torch.Generator().manual_seed(0)
-    model = nn.Sequential(
-        nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(4, 32, 3, padding=1), nn.Flatten(), nn.Linear(32 * 64, 10)
-    ).eval()
+    layers = [nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(4, 32, 3, padding=1), nn.Flatten(), nn.Linear(32 * 64, 10)]
+    model = nn.Sequential(*layers).eval()
     kept = torch.rand(32, 4, 3, 3, generator=generator) < 0.1
     model[1].weight.data *= kept
     model[1].weight.data[:, 0, 0] = 0  # three taps that no filter uses

@@ -145,7 +145,7 @@ class NetworkStep(Step):
         """The network, in eval mode on the device."""
 
     def is_there(self, place: Place) -> bool:
-        """Whether its files are, or there is no network: records are carried home without the networks that are quickly made."""
+        """Whether its files are, or there is no network. Records are carried home without what is quickly made again."""
         files = (place.folder(self) / name for name in (WEIGHTS, f"{MODEL}/gdws.json"))
         return any(file.exists() for file in files) or UNREACHED in place.found(self)
 

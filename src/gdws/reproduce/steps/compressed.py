@@ -34,6 +34,8 @@ LOOKS, HALVINGS = 8, 6
 """Networks that are made to find where a size of non-zero weights lies, and to come near it."""
 LEAST = 1e-3
 """A share that is asked for where nothing is left."""
+ROUNDED = 1e-9
+"""What is smaller than this part of the largest is zero but for rounding."""
 MOST_CLASSES = 100
 """With which equation (8) is computed class by class; else, and where many plans are made, random signs estimate it."""
 CALIBRATION = 40
@@ -239,15 +241,20 @@ def fraction_at(architecture: str, mb: float) -> float:
 def size_as_printed(model: nn.Module, made: Plan) -> float:
     """How many MB the non-zero weights of a sparse network grow by where GDWS layers store singular vectors of their blocks.
 
-    The pointwise weights of a kernel are zero where the channel's block has a row of zeros, its taps where it has a column of
-    them. (Here a block of full rank is stored as it is, which is less.)
+    Singular vectors of a sparse block are sparse where its rows or columns are zero, or have no part in common. (Here a block
+    of full rank is stored as it is, which is less.)
     """
     grown = 0
     for layer in _replaced(made):
-        nonzero = model.get_submodule(layer.name).weight.detach() != 0  # type: ignore[union-attr, operator]
-        vectors = nonzero.any((2, 3)).sum(0) + nonzero.any(0).flatten(1).sum(1)  # rows and columns of each block
-        ranks = torch.tensor(layer.ranks, device=vectors.device)
-        grown += int((ranks * vectors).sum()) - int(nonzero.sum())
+        weight = model.get_parameter(f"{layer.name}.weight").detach().double()
+        blocks = weight.transpose(0, 1).flatten(2)  # (C, M, K)
+        _, vectors = torch.linalg.eigh(blocks.mT @ blocks)
+        vectors = vectors.flip(2)  # the largest first
+        kept = torch.arange(vectors.shape[2], device=weight.device) < torch.tensor(layer.ranks, device=weight.device)[:, None]
+        for factor in (vectors, blocks @ vectors):
+            present = factor.abs() > ROUNDED * factor.abs().amax((1, 2), keepdim=True)
+            grown += int((present & kept[:, None, :]).sum())
+        grown -= int(weight.count_nonzero())
     return grown * 4 / 2**20
 
 
