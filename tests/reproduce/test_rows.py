@@ -1,11 +1,15 @@
 """Rows as data: sizes against the networks of the zoo, fractions against those that were worked out by hand, and the tables."""
 
+import shutil
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
 
 import gdws
 from gdws.models import zoo
+from gdws.reproduce.pages import write_pages
 from gdws.reproduce.paper import chosen_tables, paper
 from gdws.reproduce.scales import SCALES, scale
 from gdws.reproduce.steps.compressed import fraction_at, fraction_without, size_as_printed
@@ -151,3 +155,12 @@ def test_the_size_of_a_sparse_network_as_the_paper_counts_it():
         factors += int((u[:, :rank].abs() > 1e-9).sum() + (v[:rank].abs() > 1e-9).sum())
     grown = factors - int(model[1].weight.count_nonzero())
     assert size_as_printed(model, made) * 2**20 / 4 == grown
+
+
+def test_the_committed_page_is_what_the_records_give(tmp_path):
+    folder = Path(__file__).parents[2] / "docs" / "results" / "paper"
+    shutil.copytree(folder, tmp_path / "paper")
+    (tmp_path / "paper" / "rows").mkdir(exist_ok=True)
+    write_pages(tmp_path / "paper", tmp_path / "paper" / "rows", chosen_tables(["all", "leaderboard"]))
+    for page in folder.glob("*.*"):
+        assert (tmp_path / "paper" / page.name).read_text() == page.read_text(), "expected python benchmarks/paper_page.py"
