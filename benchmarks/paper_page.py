@@ -2,7 +2,8 @@
 
 python benchmarks/paper_page.py
 
-The records are those that `gdws reproduce` wrote into rows/ of its folder; notes.toml may have a sentence for the name of a row.
+The records are those that `gdws reproduce` wrote into rows/ of its folder. notes.toml may have a sentence for the name of a
+row.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ FOLDER = Path(__file__).parents[1] / "docs" / "results" / "paper"
 
 def main() -> None:
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
-    (FOLDER / "rows").mkdir(parents=True, exist_ok=True)
     write_pages(FOLDER, FOLDER / "rows", chosen_tables(["all", "leaderboard"]))
     (FOLDER / "index.html").unlink()  # the site is of Markdown
 

@@ -160,7 +160,6 @@ def test_the_size_of_a_sparse_network_as_the_paper_counts_it():
 def test_the_committed_page_is_what_the_records_give(tmp_path):
     folder = Path(__file__).parents[2] / "docs" / "results" / "paper"
     shutil.copytree(folder, tmp_path / "paper")
-    (tmp_path / "paper" / "rows").mkdir(exist_ok=True)
     write_pages(tmp_path / "paper", tmp_path / "paper" / "rows", chosen_tables(["all", "leaderboard"]))
     for page in folder.glob("*.*"):
         assert (tmp_path / "paper" / page.name).read_text() == page.read_text(), "expected python benchmarks/paper_page.py"
