@@ -1,4 +1,4 @@
-"""Ratios of the core's speed to the plain way of doing it, one thread, taken in turns: a part of `make bench`.
+"""Ratios of the core's speed to the plain way of doing it, one thread, interleaved: a part of `make bench`.
 
     python benchmarks/bench_core.py
 

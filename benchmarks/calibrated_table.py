@@ -1,4 +1,4 @@
-"""The calibrated method beside the paper's, and with one part taken out at a time.
+"""The calibrated method compared with the paper's, and with one part taken out at a time.
 
     python benchmarks/calibrated_table.py MODEL [--weights FILE] --train DATA --test DATA [--device cuda] --json OUT
 
@@ -97,7 +97,7 @@ COLUMNS = {
 
 
 def bits(right: Tensor) -> str:
-    """Which images were decided rightly, one bit each, for paired tests."""
+    """Which images were classified correctly, one bit each, for paired tests."""
     return np.packbits(right.cpu().numpy()).tobytes().hex()
 
 

@@ -1,4 +1,4 @@
-"""Where a compression spends its time: the CPU seconds of each stage of `gdws.compress` under a budget of time, from nothing.
+"""Where a compression spends its time: the CPU seconds of each stage of `gdws.compress` under a latency budget, from nothing.
 
     OMP_NUM_THREADS=1 python benchmarks/compress_stages.py --model zoo:vgg16 --data cifar10:DIR --images 24
 

@@ -1,4 +1,4 @@
-"""Plans under budgets of time, for networks of several kinds: predicted and measured latency.
+"""Plans under latency budgets, for networks of several kinds: predicted and measured latency.
 
     python benchmarks/latency_sweep.py [MODEL --weights FILE --data cifar10:DIR] [--precision int8] [--json OUT]
 

@@ -32,7 +32,7 @@ def correlation(a: Tensor, b: Tensor) -> float:
 
 
 def divergence(model: nn.Module, other: nn.Module, images: Tensor) -> tuple[float, float]:
-    """Mean KL(p || q) in nats, and per cent of changed decisions."""
+    """Mean KL(p || q) in nats, and percent of changed predictions."""
     with torch.no_grad():
         p, q = (torch.cat([net(x) for x in images.split(100)]).double().log_softmax(1) for net in (model, other))
     return float((p.exp() * (p - q)).sum(1).mean()), 100 * float((p.argmax(1) != q.argmax(1)).double().mean())

@@ -4,8 +4,9 @@
         [--device cuda] [--minutes 9]
 
 Compresses the model to --budgets of its MACs (or takes the folders that --networks names), and runs every preset of --attacks
-on the first --n test images: natural, under attack, transferred both ways, and image by image beside the base. FOLDER keeps the
-networks and the result of every batch; after --minutes no batch is begun, and the same command goes on where this one stopped.
+on the first --n test images: natural, under attack, transferred both ways, and image by image, compared with the base. FOLDER
+keeps the networks and the result of every batch; after --minutes no batch is begun, and the same command goes on where this one
+stopped.
 """
 
 from __future__ import annotations
@@ -92,11 +93,11 @@ def markdown(results: dict[str, Comparison]) -> str:
     ]
     return "\n\n".join(
         [
-            f"{first.images:,} images; right in percent, with Wilson's 95 % interval:",
+            f"{first.images:,} images; correct in percent, with Wilson's 95 % interval:",
             table(["network", NATURAL, *results], accuracies),
-            f"Image by image beside {base}: lost, gained, change in points with the exact McNemar interval:",
+            f"Image by image, compared with {base}: lost, gained, change in points with the exact McNemar interval:",
             table(["network", NATURAL, *results], pairs),
-            "Examples made on one network and tried on another; right in percent:",
+            "Examples made on one network and tried on another; correct in percent:",
             table(["made on", "tried on", *results], transfer),
         ]
     )

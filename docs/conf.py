@@ -1,6 +1,5 @@
 """The site: `make docs` builds it, with every warning an error."""
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -28,13 +27,3 @@ autodoc_preserve_defaults = True
 default_role = "code"
 # Annotations name other libraries, whose sites are not asked, and parts of gdws that have no page of their own.
 nitpick_ignore_regex = [("py:.*", r"(?!gdws\.(\w+|attacks\.\w+|data\.\w+|models\.\w+|training\.\w+)$).*")]
-
-# The reference of the command line is what typer says of its options (docs/reference/cli.md includes it).
-COMMANDS = HERE / "reference" / "_commands.md"
-subprocess.run(
-    [sys.executable, "-m", "typer", "gdws.cli", "utils", "docs", "--name", "gdws", "--output", str(COMMANDS)],
-    check=True,
-    stdout=subprocess.DEVNULL,
-)
-_, _, sections = COMMANDS.read_text().partition("\n## ")
-COMMANDS.write_text(f"## {sections}".replace("\n## ", "\n# ").replace("```console", "```text")[1:])

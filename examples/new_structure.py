@@ -30,7 +30,7 @@ STRUCTURES["squeeze"] = Squeeze()
 model = gdws.models.embedded()
 images = gdws.data.load("demo", "train").take(32)
 method = gdws.Calibrated(structures=["squeeze", "horizontal"])
-statistics = gdws.calibrate(model, images, method)  # measures the new structure in every layer beside the other
+statistics = gdws.calibrate(model, images, method)  # measures the new structure in every layer, next to the other
 
 for fraction in (0.8, 0.4):
     plan = gdws.plan(model, statistics, gdws.Macs(fraction))

@@ -20,9 +20,9 @@ for layer in gdws.plan_of(fast).layers:
     if layer.structure != "dense":
         print(f"{layer.name:16} {layer.structure:10} {layer.macs / layer.dense_macs:.2f} of its multiply-adds")
 for name, network in {"dense": model, "compressed": fast}.items():
-    print(f"{name}: {gdws.evaluate(network, test).natural_percent:.1f} % of {len(test)} test images right")
+    print(f"{name}: {gdws.evaluate(network, test).natural_percent:.1f} % of {len(test)} test images correct")
 
 with tempfile.TemporaryDirectory() as folder:
     gdws.save(fast, f"{folder}/fast")
     loaded = gdws.load(f"{folder}/fast", model)
-    print(f"loaded again: {gdws.agreement(fast, loaded, example):.0f} % of the decisions agree")
+    print(f"loaded again: {gdws.agreement(fast, loaded, example):.0f} % of the predictions agree")

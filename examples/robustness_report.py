@@ -1,4 +1,4 @@
-"""Judge a compressed network beside its original, image by image, with and without an attack.
+"""Compare a compressed network with its original, image by image, with and without an attack.
 
     python examples/robustness_report.py
 
@@ -19,14 +19,14 @@ found = gdws.compare(networks, test, attacks)
 for name in networks:
     for examples in found.examples:
         right = found.under(name, examples)
-        print(f"{name:12} {examples:40} {int(right.sum()):3} of {len(right)} right")
+        print(f"{name:12} {examples:40} {int(right.sum()):3} of {len(right)} correct")
 for examples in found.examples:
     change = found.paired_change("compressed", examples)
     low, high = change.interval
     print(f"{examples}: lost {change.lost}, gained {change.gained}: {change.points:+.1f} points ({low:+.1f} to {high:+.1f})")
 for trial in found.transfers:
     right = int(found.right[trial].sum())
-    print(f"examples made on {trial.maker}, tried on {trial.judge}: {right} of {found.images} right")
+    print(f"examples made on {trial.maker}, tried on {trial.judge}: {right} of {found.images} correct")
 
 flags = gdws.red_flags(found, networks, test, attacks)
-print("\n".join(map(str, flags)) or "no red flag was found; that is no proof")
+print("\n".join(map(str, flags)) or "no red flag was found, which does not prove robustness")

@@ -1,4 +1,4 @@
-"""Train a network adversarially, compress it, and tune the compressed network towards the original.
+"""Train a network adversarially, compress it, and tune the compressed network toward the original.
 
     python examples/train_and_tune.py
 

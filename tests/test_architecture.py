@@ -168,7 +168,18 @@ def test_the_front_door_has_what_it_says():
 
 
 def test_heavy_packages_are_imported_when_they_are_used():
-    heavy = ["onnx", "onnxruntime", "openvino", "nncf", "torch._inductor.utils", "torchvision", "timm", "foolbox", "scipy"]
+    heavy = [
+        "onnx",
+        "onnxruntime",
+        "openvino",
+        "nncf",
+        "torch._inductor.utils",
+        "torchvision",
+        "timm",
+        "foolbox",
+        "scipy",
+        "torch_pruning",
+    ]
     code = f"import gdws, sys; print([name for name in {heavy} if name in sys.modules])"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert shown.stdout.strip() == "[]"

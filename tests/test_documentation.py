@@ -13,6 +13,7 @@ import pkgutil
 import re
 import shlex
 from pathlib import Path
+from types import ModuleType
 from typing import NamedTuple
 from unittest.mock import patch
 
@@ -20,6 +21,7 @@ import pytest
 
 import gdws
 from gdws.compression import report
+from gdws.planning.budgets import KINDS
 from gdws.structures import STRUCTURES
 
 ROOT = Path(__file__).parents[1]
@@ -169,6 +171,17 @@ def test_links_lead_somewhere(page):
             assert heading in anchors(linked.read_text()), f"a link to {target}, where there is no such heading"
 
 
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_names_of_the_package_exist(page):
+    """Also in blocks that do not run here."""
+    text = page.read_text()
+    names = {name for name in re.findall(r"\bgdws(?:\.\w+)+", text) if name != "gdws.json"}  # a file of saved networks
+    for module, imported in re.findall(r"from (gdws[\w.]*) import ([\w, ]+)", text):
+        names |= {f"{module}.{name.strip()}" for name in imported.split(",")}
+    for name in names:
+        pkgutil.resolve_name(name)
+
+
 def anchors(text: str) -> set[str]:
     """What a link to a heading of a page is called; of names with dots, both by GitHub and by Sphinx."""
     titles = [title.lower() for title in re.findall(r"(?m)^#+ (.*)$", FENCE.sub("", text))]
@@ -185,12 +198,28 @@ def test_every_public_name_has_a_place_in_the_reference():
     assert set(gdws.__all__) - {"__version__"} <= words
 
 
-def test_the_picture_is_drawn_from_the_committed_numbers():
-    specification = importlib.util.spec_from_file_location("readme_picture", ROOT / "benchmarks/readme_picture.py")
+def test_the_generated_pages_are_up_to_date():
+    for name, text in load(ROOT / "docs/_ext/generated.py").PAGES.items():
+        page = ROOT / "docs/reference" / name
+        assert page.read_text() == text(), f"{name_of(page)} is old: run `make reference`"
+
+
+def test_every_budget_is_in_the_table_of_budgets():
+    rows = re.findall(r"(?m)^\| `(\w+)\(", (ROOT / "docs/reference/budgets.md").read_text())
+    assert set(rows) == set(KINDS)
+
+
+def load(script: Path) -> ModuleType:
+    """A script that is no part of the package, as a module."""
+    specification = importlib.util.spec_from_file_location(script.stem, script)
     module = importlib.util.module_from_spec(specification)
     specification.loader.exec_module(module)
+    return module
+
+
+def test_the_picture_is_drawn_from_the_committed_numbers():
     numbers = json.loads((ROOT / "docs/results/data/picture.json").read_text())
-    assert module.picture(numbers) == (ROOT / "docs/picture.svg").read_text()
+    assert load(ROOT / "benchmarks/readme_picture.py").picture(numbers) == (ROOT / "docs/picture.svg").read_text()
 
 
 def test_the_numbers_of_the_picture_are_on_the_page_that_they_name():

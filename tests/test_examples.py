@@ -31,5 +31,5 @@ def test_example_is_short_and_says_how_to_start_it(path):
     assert f"python examples/{path.name}" in ast.get_docstring(ast.parse(text))
 
 
-def test_there_are_eight():
-    assert len(EXAMPLES) == 8
+def test_there_are_nine():
+    assert len(EXAMPLES) == 9

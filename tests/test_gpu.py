@@ -163,6 +163,36 @@ def test_a_compressed_network_is_tuned(method):
     assert sum(losses[-4:]) < sum(losses[:4])
 
 
+@pytest.mark.parametrize("stage", ["scores", "period", "finetune"])
+def test_the_stages_of_pruning_are_recorded_and_compute_what_plain_steps_do(stage):
+    """HYDRA's masks change between the replays of a recording."""
+    from gdws.core.distributed import SINGLE_PROCESS
+    from gdws.training.learner import Learner
+    from gdws.training.objectives import Robust
+    from gdws.training.pruning.hydra import Scored, with_scores
+    from gdws.training.pruning.masks import masks_of, prunable_layers
+    from gdws.training.pruning.objectives import Augmented, Masked
+    from gdws.training.recipes import Recipe
+
+    base, train = models.embedded().cuda(), data.load("demo", "train").take(256)
+    layers = prunable_layers(base, "irregular", 0.1)
+    recipe = Recipe(batch=64, attack=PGD(steps=3), rate=0.01, nesterov=False)
+
+    def learner():
+        if stage == "scores":
+            return Learner(with_scores(base, layers, 0.1), train, recipe, Scored(Robust(), 0.1), SINGLE_PROCESS)
+        targets = {name: 0.5 * value.detach() for name, value in base.named_parameters()}
+        masks = masks_of(layers, "irregular", 0.1)
+        objective = Augmented(Robust(), 0.1, targets) if stage == "period" else Masked(Robust(), masks)
+        return Learner(copy.deepcopy(base), train, recipe, objective, SINGLE_PROCESS)
+
+    learners = [learner() for _ in range(2)]
+    learners[1].attack, learners[1].gradients = learners[1]._attack, learners[1]._gradients
+    losses = [[float(each.step(epoch, step)[1][0]) for epoch in range(3) for step in range(4)] for each in learners]
+    assert len(learners[0].gradients.recordings) == 1
+    assert losses[0] == pytest.approx(losses[1], rel=2e-2)
+
+
 @pytest.mark.parametrize("precision", ["float32", "float16"])
 def test_a_recorded_network_answers_as_the_network(precision):
     from gdws.deploy.cuda_graph import graph_model

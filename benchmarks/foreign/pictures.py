@@ -91,7 +91,7 @@ def calibration_patches(cache: Path, count: int, side: int, seed: int = 0) -> Te
         for _ in range(3):
             top, left = (int(torch.randint(length - side + 1, (), generator=generator)) for length in picture.shape[1:])
             places.append(picture[:, top : top + side, left : left + side])
-        patches.append(max(places, key=_detail))
+        patches.append(max(places, key=detail))
     return torch.stack(patches)
 
 
@@ -123,6 +123,7 @@ def _resized(picture: Tensor, width: int, height: int) -> Tensor:
     return torch.from_numpy(np.array(image.resize((width, height), Image.Resampling.BICUBIC))).movedim(2, 0)
 
 
-def _detail(picture: Tensor) -> float:
+def detail(picture: Tensor) -> float:
+    """How much neighboring pixels of a picture (3, H, W) differ."""
     values = picture.float()
     return float(values.diff(dim=1).abs().mean() + values.diff(dim=2).abs().mean())

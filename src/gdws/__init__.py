@@ -1,4 +1,4 @@
-"""Generalized depthwise-separable convolutions: a pre-trained CNN, faster, with its accuracy and robustness kept."""
+"""Generalized depthwise-separable convolutions: a pre-trained CNN, faster, with most of its accuracy and robustness."""
 
 from gdws import attacks, data, models, objectives, structures, training
 from gdws.calibration.collect import calibrate
@@ -6,6 +6,7 @@ from gdws.calibration.method import Calibrated, Paper, Repair, Uniform
 from gdws.calibration.sensitivity import sensitivity
 from gdws.calibration.statistics import Statistics
 from gdws.compression.apply import apply
+from gdws.compression.compaction.compact import compact
 from gdws.compression.compress import compress, plan
 from gdws.compression.fidelity import agreement
 from gdws.compression.repair import repair
@@ -56,6 +57,7 @@ __all__ = [
     "attacks",
     "bench",
     "calibrate",
+    "compact",
     "compare",
     "compile",
     "compress",

@@ -171,12 +171,26 @@ def test_the_l1_step_gains_most_of_all_sparse_steps(seed, count):
     assert 0 <= float((flat + 1e-3 * change.sign()).min()) <= float((flat + 1e-3 * change.sign()).max()) <= 1
 
 
-def test_steps_have_their_length_however_small_the_gradient():
+def test_steps_have_their_length_whatever_the_gradient():
     x, gradient = torch.full((2, 3, 8, 8), 0.5), torch.randn(2, 3, 8, 8, generator=seeded())
-    for norm, scale in itertools.product(NORMS, (1.0, 1e-30)):
+    for norm, scale in itertools.product(NORMS, (1.0, 1e-30, 1e37)):
         step = ball(norm, 1.0).step(x, scale * gradient, 0.25) - x
         assert torch.allclose(size(step, norm), torch.tensor(0.25, dtype=torch.float64), atol=1e-5)
         assert torch.equal(ball(norm, 1.0).step(x, torch.zeros_like(x), 0.25), x)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("length", [1e-30, 1e10, 1e30, 1e37])
+def test_steps_of_any_length_end_in_the_ball(norm, length):
+    """Bug: the product of a long step and a large gradient was infinite, and the attacked image NaN."""
+    images = torch.rand(2, 3, 8, 8, generator=seeded())
+    gradient = torch.randn(2, 3, 8, 8, generator=seeded(1))
+    region = ball(norm, 0.3)
+    for scale in (1e-30, 1.0, 1e10, 1e37):
+        x = region.project(region.step(images, scale * gradient, length), images)
+        assert_inside(x, images, norm, 0.3)
+        if length > 1:  # not back at the image
+            assert bool((size(x - images, norm) > 0.05).all())
 
 
 def test_an_l1_step_moves_few_coordinates():
@@ -494,7 +508,7 @@ def test_presets_are_the_papers_and_their_records_survive_json():
         preset("pgd")
 
 
-UNREAL, PARTS = (math.nan, math.inf, -1.0), (1.5, math.nan, -1, True)
+UNREAL, PARTS = (math.nan, math.inf, 1e300, -1.0), (1.5, math.nan, -1, True)
 
 
 def test_labels_and_old_records():

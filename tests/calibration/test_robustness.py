@@ -10,7 +10,7 @@ import gdws
 from gdws import data, models
 from gdws.attacks import PGD
 from gdws.calibration.method import ATTACK
-from gdws.calibration.robustness import settle_attack, surviving
+from gdws.calibration.robustness import settle_attack, survives
 from gdws.objectives import Classes
 
 
@@ -36,13 +36,34 @@ def fragile():
 def test_a_robust_network_is_calibrated_under_attack_and_a_fragile_one_clean(fragile):
     images = data.load("demo", "train").take(40)
     pictures = images.images.float() / 255
-    assert surviving(models.embedded(), pictures, ATTACK) > 0.3
-    assert surviving(fragile, pictures, ATTACK) < 0.1
+    assert survives(models.embedded(), pictures, ATTACK, 0.3)
+    assert not survives(fragile, pictures, ATTACK, 0.1)
     robust = gdws.plan(models.embedded(), images, gdws.Macs(0.5), "paper")
     assert robust.attack == dataclasses.asdict(ATTACK)
     for method in ("paper", "calibrated"):
         assert gdws.plan(fragile, images, gdws.Macs(0.9), method).attack is None
     assert gdws.calibrate(fragile, images).attack is None
+
+
+def test_a_look_counts_what_survives_and_ends_when_it_knows():
+    """Beside the attack itself, on all images at once; the first batch of a robust network tells enough."""
+    model, pictures = models.embedded(), data.load("demo", "train").take(75).images.float() / 255
+    passes = []
+    hook = model.register_forward_hook(lambda *_: passes.append(1))
+    with torch.no_grad():
+        before = model(pictures).argmax(1)
+        steps = dataclasses.replace(ATTACK, early_exit=True)
+        starts = [torch.Generator().manual_seed(0) for _ in range(3)]
+        after = torch.cat([steps(model, *part) for part in zip(pictures.split(25), before.split(25), starts, strict=True)])
+        share = float((model(after).argmax(1) == before).float().mean())
+    all_three = len(passes)
+    assert 0.3 < share < 0.99
+    assert survives(model, pictures, ATTACK, share - 1e-6)
+    assert not survives(model, pictures, ATTACK, share + 1e-3)
+    passes.clear()
+    assert survives(model, pictures, ATTACK, 0.1)
+    assert len(passes) < all_three / 2
+    hook.remove()
 
 
 def test_what_is_asked_for_is_done_whatever_the_network(fragile):
@@ -58,7 +79,7 @@ def test_the_look_leaves_the_model_and_the_random_numbers_alone(fragile):
     fragile.train()
     torch.manual_seed(5)
     before = torch.get_rng_state()
-    surviving(fragile, torch.rand(4, 3, 16, 16, generator=torch.Generator().manual_seed(0)), ATTACK)
+    survives(fragile, torch.rand(4, 3, 16, 16, generator=torch.Generator().manual_seed(0)), ATTACK, 0.1)
     assert torch.equal(before, torch.get_rng_state())
     assert fragile.training
     assert all(parameter.grad is None for parameter in fragile.parameters())

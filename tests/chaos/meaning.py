@@ -123,7 +123,7 @@ def check_record(found: Any, given: Any, pristine: Any, what: str, at: str = "")
         for number, (one, other) in enumerate(zip(found, given, strict=True)):
             pattern = pristine[min(number, len(pristine) - 1)] if isinstance(pristine, list) and pristine else None
             check_record(one, other, pattern, what, f"{at}[{number}]")
-    elif isinstance(given, bool) != isinstance(found, bool) or given != found:
+    elif isinstance(given, bool) != isinstance(found, bool) or found != (float(given) if isinstance(found, float) else given):
         raise Wrong(f"{what}: {at} is {str(found)[:60]!r}, in the file {str(given)[:60]!r}")
     if given is not None or at.rpartition(".")[2] not in NULLABLE:
         _check_kind(given, pristine, f"{what}: {at}")

@@ -93,4 +93,4 @@ def test_an_onnx_file_goes_in_and_comes_out(place, done):
 def test_one_network_that_is_no_classifier_needs_another_beside_it(place, run):
     status, shown = run("evaluate", f"{place}/up.py:make", "--data", f"images:{place}/pictures")
     assert status == 2
-    assert "is no classifier: expected other networks after it" in shown
+    assert "is not a classifier: expected other networks after it" in shown

@@ -22,6 +22,7 @@ COMMANDS = {
     "bench": ["bench", MISSING],
     "train": ["train", MISSING, "--data", "npz:missing.npz", "--out", "new"],
     "tune": ["tune", MISSING, "--data", "npz:missing.npz", "--out", "new"],
+    "prune": ["prune", MISSING, "--data", "npz:missing.npz", "--out", "new"],
 }
 
 
@@ -67,6 +68,7 @@ def test_json_is_checked_before_the_work(run, places, command):
         (["evaluate", MISSING, "--checkpoint", "fifo.json", "--resume"], "symbolic link or a device"),
         (["evaluate", MISSING, "--checkpoint", "link.json", "--resume"], "symbolic link or a device"),
         (["train", MISSING, "--data", "npz:missing.npz", "--out", "thesis.onnx"], "cannot write to the folder thesis.onnx"),
+        (["prune", MISSING, "--data", "npz:missing.npz", "--out", "thesis.onnx"], "cannot write to the folder thesis.onnx"),
     ],
 )
 def test_outputs_are_checked_before_the_work(run, places, words, sentence):

@@ -84,7 +84,7 @@ def test_a_folder_made_from_a_file_needs_nothing_but_itself(run, project):
     assert status == 0, text
     assert sorted(path.name for path in (project / "fast").iterdir()) == ["gdws.json", "model.onnx", "model.safetensors"]
     record = storage.read_record("fast")
-    assert (record["format"], record["base"], record["exported"]) == ("gdws model 2", "mine.py:make", True)
+    assert (record["format"], record["base"], record["exported"]) == ("gdws model 3", "mine.py:make", True)
     assert ran(project)
     quick = ["--warmup", 1, "--repeats", 2]
     for arguments in (

@@ -136,6 +136,17 @@ def test_output_that_cannot_be_written_is_told(tmp_path):
             "there was no checkpoint in out yet, and the same command with --resume begins anew",
         ),
         (
+            [
+                *("prune", "own.py:make", "--method", "magnitude", "--data", "demo", "--images", 40),
+                "--steps",
+                1,
+                "--out",
+                "out",
+            ],
+            40,
+            "there was no checkpoint in out yet, and the same command with --resume begins anew",
+        ),
+        (
             ["compress", "own.py:make", "--out", "out", "--images", 10],
             8,
             "no network was written, and the same command starts from what the cache has",
@@ -171,5 +182,11 @@ def test_what_a_model_raises_is_told_whatever_it_is(run, tmp_path):
 def test_what_was_kept_is_looked_up(tmp_path):
     (tmp_path / "checkpoint.safetensors").touch()
     assert "the last checkpoint is in" in cli.what_was_kept("tune", {"out": tmp_path})
+    assert "no result was written" in cli.what_was_kept("prune", {"out": tmp_path})
+    (tmp_path / "pruning.json").touch()
+    assert "no checkpoint" in cli.what_was_kept("prune", {"out": tmp_path})
+    (tmp_path / "prune").mkdir()
+    (tmp_path / "prune" / "checkpoint.safetensors").touch()
+    assert "the stages that were done and the last checkpoint are in" in cli.what_was_kept("prune", {"out": tmp_path})
     assert "the same command fetches the rest" in cli.what_was_kept("download", {"folder": tmp_path})
     assert "is whole" in cli.what_was_kept("compress", {"out": tmp_path})

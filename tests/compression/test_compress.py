@@ -206,14 +206,14 @@ def test_what_a_compression_cost_is_recorded(network, images, unseen, tmp_path):
 def test_images_that_a_network_knows_by_heart_are_noticed(right, source, known):
     change = PairedChange(both=right - 1, lost=1, gained=0, neither=200 - right)
     found = Fidelity(source=source, images=200, agreed=199, change=change)
-    assert ("seem to be known by heart" in found.warning) == known
+    assert ("have memorized them" in found.warning) == known
     assert "accuracy" in str(found)
 
 
 def test_drop_warns_of_images_that_are_known_by_heart(network, images):
     """Bug: `--drop 1` cost 2.8 points, since a network decides its own training images alike whatever becomes of it."""
     labels = network(images).argmax(1)
-    with pytest.warns(UserWarning, match=r"Drop\(60\): the original decides 100.0 % of 5 held-back .* give held-out images"):
+    with pytest.warns(UserWarning, match=r"Drop\(60\): the original classifies 100.0 % of 5 held-back .* give held-out images"):
         gdws.plan(network, [(images, labels)], gdws.Drop(60.0), "uniform")
 
 
@@ -262,7 +262,7 @@ def test_networks_are_compared_on_images_clean_and_attacked(network, images):
 
 
 def test_hundred_of_hundred_are_compatible_with_three_points(network):
-    """Bug: "100.0 % of 100 images are decided as by the original", where two points were lost."""
+    """Bug: "100.0 % of 100 images are classified as by the original", where two points were lost."""
     found = build_check(network, CheckImages(torch.rand(100, 3, 12, 12), None), None, "classes").fidelity(network)
     assert found.agreement == 100
     assert found.agreement_interval == pytest.approx((96.38, 100), abs=0.01)
@@ -329,7 +329,7 @@ def test_shared_modules_are_replaced_under_all_their_names(images):
         (lambda f: (f / "model.safetensors").unlink(), "there is no file"),
         (lambda f: (f / "gdws.json").write_text("{"), "not whole"),
         (lambda f: (f / "gdws.json").write_text("[]"), "not whole"),
-        (lambda f: (f / "gdws.json").write_text('{"format": "else", "layers": {}}'), "expected 'gdws model 2'"),
+        (lambda f: (f / "gdws.json").write_text('{"format": "else", "layers": {}}'), "expected 'gdws model 3'"),
         (lambda f: (f / "gdws.json").unlink(), "cannot read"),
     ],
 )

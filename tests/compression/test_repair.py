@@ -81,6 +81,48 @@ def test_a_classifier_is_repaired_clean_or_attacked(attack):
     assert divergence(better) < divergence(fast)
 
 
+class FirstChannel(gdws.objectives.Own):
+    """Nothing else counts."""
+
+    def __init__(self):
+        super().__init__(self.drawn, lambda output, other: (output - other)[:, 0].square().flatten(1).mean(1))
+
+    @staticmethod
+    def drawn(output, generator):
+        return torch.randn(output.shape, generator=generator) * torch.tensor([1.0, 0, 0]).view(-1, 1, 1)
+
+    def loss(self, before, after):
+        return (before[0] - after[0])[:, 0].square().mean()
+
+
+def test_an_objective_of_ones_own_is_what_is_repaired(enhanced):
+    model, data, _ = enhanced
+    own, unseen = FirstChannel(), gdws.Arguments(torch.rand(50, 3, 12, 12), torch.ones(50))
+    fast = gdws.compress(model, data, gdws.Macs(0.35), dataclasses.replace(METHOD, objective=own))
+    settings = gdws.Repair(steps=150, activations=0)
+    with pytest.raises(GdwsError, match="the objective is 'own': expected"):  # a plan has its name alone
+        gdws.repair(model, fast, data, settings)
+    given, otherwise = (gdws.repair(model, fast, data, settings, objective=each) for each in (own, "values"))
+
+    def distance(network):
+        with torch.no_grad():
+            return float(own.distances(unseen.call(model), unseen.call(network)).mean())
+
+    assert distance(given) < 0.8 * min(distance(otherwise), distance(fast))
+
+
+def test_decisions_known_by_heart_are_softened():
+    """At a temperature of one the divergence of certain decisions has no slope: nothing would be learned."""
+    torch.manual_seed(0)
+    model, images = network(), torch.rand(64, 3, 8, 8)
+    model[-1].weight.data *= 1000
+    fast = gdws.compress(model, [images], gdws.Macs(0.4), METHOD)
+    better = gdws.repair(model, fast, [images], gdws.Repair(steps=60, activations=0))
+    with torch.no_grad():
+        errors = [float((model(images) - other(images)).square().mean()) for other in (fast, better)]
+    assert errors[1] < 0.9 * errors[0]
+
+
 def test_balanced_factors_are_the_same_function(enhanced):
     _, data, fast = enhanced
     changed = copy.deepcopy(fast)

@@ -47,7 +47,7 @@ def test_images_that_are_given_tell_the_cost(networks, monkeypatch):
     found = gdws.report(network, fast, images[:1], check=[unseen])
     agreed = gdws.agreement(network, fast, unseen)
     assert found.record()["fidelity"]["agreement"] == found.fidelity.agreement == agreed
-    assert f"{agreed:.1f} % of 30 held-out images are decided as by the original (95 % interval" in str(found)
+    assert f"{agreed:.1f} % of 30 held-out images are classified as by the original (95 % interval" in str(found)
     labelled = gdws.report(network, fast, images[:1], check=[(unseen, network(unseen).argmax(1))])
     assert "accuracy 100.0 % before" in str(labelled)
     assert not labelled.fidelity.warning  # held out: there is nothing to know by heart
@@ -90,10 +90,21 @@ def test_a_network_that_cannot_be_timed_says_why(networks):
 @pytest.mark.parametrize(("seconds", "slower"), [(0.5, False), (1.01, False), (1.06, True)])
 def test_a_network_slower_than_dense_says_so(seconds, slower):
     """Bug: a denoiser with half of the MACs ran at 0.94x, and nobody was told."""
-    cost = Cost(10, 10, 1.0)
+    cost = Cost(10, 10, 1.0, 10)
     speed = report_module.Speed(
         device="here", precision="float32", threads=2, batch=1, dense_engine="torch", dense_seconds=1.0, engine="torch",
         seconds=seconds,
     )  # fmt: skip
     found = gdws.compression.report.Report(before=cost, after=cost, fidelity=None, speed=speed)
     assert [("0.94x: this is slower than dense; try --speedup 1.5" in warning) for warning in found.warnings] == [True] * slower
+
+
+def test_what_a_pruning_left_is_said():
+    dense, zeros, after = Cost(10, 2_000_000, 8.0, 2_000_000), Cost(10, 2_000_000, 0.08, 20_000), Cost(5, 900_000, 0.1, 25_000)
+    kind = gdws.compression.report.Report
+    assert "pruned" not in str(kind(before=dense, after=after, fidelity=None, speed=None))
+    told = str(kind(before=zeros, after=after, fidelity=None, speed=None)).splitlines()
+    assert told[3] == "size: 0.08 MB before, 0.10 MB after: 1.25 of the whole network"
+    assert told[4].startswith("pruned before: 1.0 % of its 2.00 M parameters are not zero")
+    both = kind(before=zeros, after=after, fidelity=None, speed=None, smaller=7)
+    assert both.pruned.endswith(", 7 of its layers were made smaller")

@@ -190,8 +190,8 @@ def test_a_network_of_timm_keeps_the_names_of_its_layers(images, tmp_path, monke
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda record: record.update(format="gdws model 3"), "has format 'gdws model 3': expected 'gdws model 2'"),
-        (lambda record: record.pop("format"), "has format None: expected 'gdws model 2'"),
+        (lambda record: record.update(format="gdws model 4"), "has format 'gdws model 4': expected 'gdws model 3'"),
+        (lambda record: record.pop("format"), "has format None: expected 'gdws model 3'"),
         (lambda record: record.update(format="gdws model 1", layers=[]), r"is not whole: layers is \[\]: expected an object"),
         (lambda record: record["layers"].update({"0": 3}), r"is not whole: layers\['0'\] is 3: expected text"),
         (lambda record: record["layers"].update({"0": "magic"}), "has a magic layer '0'"),

@@ -116,6 +116,7 @@ NOT_RUN = {
     "integer weights": weight(lambda w: w.to(torch.int8)),
     "float8 weights": weight(lambda w: w.to(torch.float8_e4m3fn)),
     "sparse weights": weight(lambda w: w.to_sparse()),
+    "quantized weights": weight(lambda w: torch.quantize_per_tensor(w, 0.1, 0, torch.qint8)),
     "complex weights": weight(lambda w: w.to(torch.complex64)),
     "weights on the meta device": weight(lambda w: w.to("meta")),
     "all on the meta device": lambda model: model.to("meta"),

@@ -230,6 +230,9 @@ def test_the_official_table():
         "http://ufldl.stanford.edu/housenumbers/train_32x32.mat",
         "http://ufldl.stanford.edu/housenumbers/test_32x32.mat",
     ]
+    for remote in (archive, *OFFICIAL["svhn"]):  # what comes over http is known by nothing else
+        assert re.fullmatch("[0-9a-f]{64}", remote.sha256)
+        assert 10**7 < remote.size < 10**9
 
 
 def test_the_command(server, tmp_path, monkeypatch, capsys):

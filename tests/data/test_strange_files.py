@@ -7,6 +7,7 @@ import pickle
 import struct
 import tarfile
 import tempfile
+import tracemalloc
 import zipfile
 import zlib
 from contextlib import suppress
@@ -105,6 +106,22 @@ def test_images_of_16_bits_are_refused(tmp_path, name, content):
     with Image.open(tmp_path / "a" / name) as opened:
         assert opened.size in ((8, 8), (1, 1))
     with pytest.raises(GdwsError, match=rf"{name} cannot be decoded \(its pixels have mode .*8 bits a channel"):
+        list(data.load(f"imagefolder:{tmp_path}", "test"))
+
+
+def test_a_tile_larger_than_its_image_is_refused_by_its_header(tmp_path):
+    """Bug: an image of 64 x 64 pixels in a packed tile took 2 GB, and several of them so much each."""
+    width, height = 16_384, 8_192
+    pixels = zlib.compress(bytes(width * height), 1)
+    values = [(256, 64), (257, 64), (258, 8), (259, 8), (262, 1), (277, 1), (322, width), (323, height), (324, 8 + 2 + 120 + 4)]
+    entries = [struct.pack("<HHII", tag, 4, 1, value) for tag, value in [*values, (325, len(pixels))]]
+    content = b"II*\0" + struct.pack("<IH", 8, len(entries)) + b"".join(entries) + bytes(4) + pixels
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "x.tif").write_bytes(content)
+    with Image.open(tmp_path / "a" / "x.tif") as opened:
+        assert opened.size == (64, 64)
+        assert opened.getpixel((0, 0)) == 0
+    with pytest.raises(GdwsError, match=r"x.tif would take 2,147,483,648 bytes of memory: expected at most 1,073,741,824"):
         list(data.load(f"imagefolder:{tmp_path}", "test"))
 
 
@@ -238,6 +255,22 @@ def test_packed_arrays_are_refused_by_what_they_unpack_to(tmp_path, monkeypatch)
         data.load(f"npz:{path}", "test")
 
 
+@pytest.mark.parametrize(
+    "arrays",
+    [
+        {"images": np.zeros((200_000, 1), np.int8)},
+        {"images": np.zeros((400_000, 1), np.float16)},
+        {"x": np.zeros((200_000, 1, 1), np.uint8)},
+        {"images": np.zeros((200_000, 1, 1, 1), np.uint8), "labels": np.zeros(200_000, np.int8)},
+    ],
+)
+def test_packed_arrays_are_refused_by_what_they_become(tmp_path, monkeypatch, arrays):
+    """Bug: 1 MB of packed bytes became 8 GB of whole numbers."""
+    monkeypatch.setenv("GDWS_MAX_BYTES", SMALL)
+    with pytest.raises(GdwsError, match=r"x.npz would take 1,[68]\d\d,\d\d\d bytes of memory: expected at most 1,048,576"):
+        data.load(f"npz:{npz(tmp_path / 'x.npz', **arrays)}", "test", labels="labels" in arrays)
+
+
 def header(shape):
     file = io.BytesIO()
     np.lib.format.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": shape})
@@ -302,6 +335,19 @@ def test_a_long_name_in_an_archive_is_bounded_too(tmp_path, monkeypatch):
         data.load(f"cifar10:{tmp_path}", "test")
 
 
+def test_an_archive_of_many_files_is_not_kept_as_a_list(tmp_path):
+    """Bug: 10 MB of empty files took nearly a gigabyte for a list of them."""
+    with gzip.open(tmp_path / "cifar-10-python.tar.gz", "wb") as file:
+        file.write(tarfile.TarInfo("x").tobuf(tarfile.USTAR_FORMAT) * 20_000)
+    tracemalloc.start()
+    try:
+        with pytest.raises(GdwsError, match="has no cifar-10-batches-py/test_batch"):
+            data.load(f"cifar10:{tmp_path}", "test")
+        assert tracemalloc.get_traced_memory()[1] < 3 * 10**6
+    finally:
+        tracemalloc.stop()
+
+
 def test_an_archive_is_read_to_its_checksum(tmp_path):
     """Bug: what came before the last file that was asked for could be damaged."""
     batch = pickle.dumps({b"data": RANDOM.integers(0, 256, (50, 3072), np.uint8), b"labels": [1] * 50}, 2)
@@ -359,11 +405,32 @@ def test_a_packed_matrix_is_refused_by_what_it_unpacks_to(tmp_path, monkeypatch)
         data.load(f"svhn:{tmp_path}", "test")
 
 
+def test_a_matrix_of_many_parts_is_read_to_the_last_that_counts(tmp_path):
+    """Bug: a file of 1 MB took 30 GB for a list of 130 million parts without content."""
+    length = 2**22
+    packed = zlib.compress(struct.pack("<II", 14, length) + bytes(length))
+    content = b"MATLAB 5.0".ljust(124) + b"\0\1IM" + struct.pack("<II", 15, len(packed)) + packed
+    (tmp_path / "test_32x32.mat").write_bytes(content)
+    tracemalloc.start()
+    try:
+        with pytest.raises(GdwsError, match="is not a MATLAB 5 file with arrays X and y"):
+            data.load(f"svhn:{tmp_path}", "test")
+        assert tracemalloc.get_traced_memory()[1] < 8 * length
+    finally:
+        tracemalloc.stop()
+
+
 @pytest.mark.parametrize("labels", [np.array([[1.5], [2]]), np.array([[np.nan], [2]]), np.array([[-1], [2]])])
 def test_labels_that_are_no_digits_are_refused(tmp_path, labels):
     savemat(tmp_path / "test_32x32.mat", {"X": np.zeros((32, 32, 3, 2), np.uint8), "y": labels})
     with pytest.raises(GdwsError, match="2 labels: expected"):
         data.load(f"svhn:{tmp_path}", "test")
+
+
+def frozen_sets(first):
+    """Each holds the one before, alone and in a tuple, under numbers from the first."""
+    later = (b"(h%ch%c\x85\x91\x94" % (number, number) for number in range(first, first + 60))
+    return b"(\x91\x94" + b"".join(later)
 
 
 @pytest.mark.parametrize(
@@ -373,11 +440,14 @@ def test_labels_that_are_no_digits_are_refused(tmp_path, labels):
         b"\x80\x02\x96" + (2**40).to_bytes(8, "little") + b".",
         b"\x80\x02}" + b")" + b"\x85" * 5_000_000 + b"K\x01s.",
         b"\x80\x02" + b"]" * 6_000_000 + b".",
+        b"\x80\x02}K\x01q\x00" + b"".join(b"h%c\x86q%c" % (n, n + 1) for n in range(60)) + b"K\x01s.",
+        b"\x80\x04" + frozen_sets(0) + frozen_sets(61) + b"}h\x3cK\x01sh\x79K\x01s.",
     ],
-    ids=["memo", "length", "tuples", "parts"],
+    ids=["memo", "length", "tuples", "parts", "doubled tuples", "frozen sets"],
 )
 def test_pickles_take_no_more_memory_than_they_are_worth(tmp_path, content):
-    """Bugs: an index of some bytes took gigabytes, and the hash of tuples inside tuples ended the process."""
+    """Bugs: an index of some bytes took gigabytes; the hash of tuples inside tuples ended the process, or took for ever where
+    each was twice in the next."""
     (tmp_path / "test_batch").write_bytes(content)
     with pytest.raises(GdwsError, match=r"test_batch is not a batch"):
         data.load(f"cifar10:{tmp_path}", "test")

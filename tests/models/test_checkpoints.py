@@ -146,7 +146,7 @@ def test_objects_are_refused_and_never_made(tmp_path, zipped):
     for thing, words in [(Scheduler(), "test_checkpoints.Scheduler"), (Evil(tmp_path / "owned"), "system")]:
         file = tmp_path / "w.pt"
         torch.save({"state_dict": state, "scheduler": thing}, file, _use_new_zipfile_serialization=zipped)
-        with pytest.raises(GdwsError, match=rf"w.pt holds \S*{words} beside tensors and is not read: expected a state dict"):
+        with pytest.raises(GdwsError, match=rf"w.pt holds \S*{words} besides tensors and is not read: expected a state dict"):
             models.resolve("zoo:tiny", file)
     # What may stand beside tensors holds values only: no way from there to code.
     torch.save({"args": argparse.Namespace(run=Evil(tmp_path / "owned"))}, file, _use_new_zipfile_serialization=zipped)
@@ -163,7 +163,7 @@ def test_truncated_files_are_refused(tmp_path, zipped):
     content = whole.read_bytes()
     for left in (0, 5, *range(11, 1500, 29), -1000):
         file.write_bytes(content[:left])
-        with pytest.raises(GdwsError, match=r"w.pt (cannot be read .*truncated|holds \S+ beside tensors)"):
+        with pytest.raises(GdwsError, match=r"w.pt (cannot be read .*truncated|holds \S+ besides tensors)"):
             read_weights(file)
 
 

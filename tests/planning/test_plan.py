@@ -7,6 +7,7 @@ import pytest
 
 import gdws
 from gdws.core.errors import GdwsError
+from gdws.planning.plan import example_of
 
 
 @pytest.fixture(scope="module")
@@ -18,7 +19,7 @@ def made(residual):
 def test_plans_of_earlier_formats_are_read(made):
     """The fourth knew images alone; in the third, what are now ranks were called kept."""
     record = json.loads(made.to_json())
-    assert record["format"] == "gdws plan 5"
+    assert record["format"] == "gdws plan 6"
     assert any(layer["ranks"] for layer in record["layers"])
     assert gdws.Plan.from_json(made.to_json()) == made
     for name in ("objective", "others", "output change", "metric change"):
@@ -36,7 +37,7 @@ def test_plans_of_earlier_formats_are_read(made):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda record: record.update(format="gdws plan 2"), "it has format 'gdws plan 2': expected 'gdws plan 5'"),
+        (lambda record: record.update(format="gdws plan 2"), "it has format 'gdws plan 2': expected 'gdws plan 6'"),
         (lambda record: record["layers"][1].pop("ranks"), r"layers\[1\].ranks is missing: expected a list"),
         (lambda record: record["layers"][1].update(rank=3), r"layers\[1\] has 'rank': expected an object with name, structure"),
         (lambda record: record["layers"].append([]), r"layers\[\d+\] is \[\]: expected an object"),
@@ -48,6 +49,10 @@ def test_plans_of_earlier_formats_are_read(made):
             r"layers\[1\].groups is 0: expected a whole number from 1 to 1048576",
         ),
         (lambda record: record["layers"][1].update(groups=5), r"has shape .*, groups 5: expected groups that divide it"),
+        (
+            lambda record: [layer.update(dense_macs=0) for layer in record["layers"]],
+            "had 0 multiply-adds and [0-9]+ weights: expected some",
+        ),
         (lambda record: record["layers"][1].update(shape=[3, 3]), r"layers\[1\].shape is \[3, 3\]: expected a list of 4"),
         (lambda record: record["layers"][1].update(loss="x"), r"layers\[1\].loss is 'x': expected a finite number"),
         (lambda record: record.update(seed=10**30), "seed is 10+: expected a whole number"),
@@ -63,7 +68,7 @@ def test_plans_of_earlier_formats_are_read(made):
         ),
         (lambda record: record.update(attack={"norm": "l7"}), "norm='l7'"),
         (lambda record: record.update(attack={"power": 3}), "attack has 'power'"),
-        (lambda record: record.update(fidelity={"source": "held-out", "images": 9, "agreed": 10}), "10 alike"),
+        (lambda record: record.update(fidelity={"source": "held-out", "images": 9, "agreed": 10}), "10 agree"),
         (lambda record: record.update(versions=None), "versions is None: expected an object"),
     ],
 )
@@ -72,6 +77,14 @@ def test_other_json_is_refused(made, change, words):
     change(record)
     with pytest.raises(GdwsError, match=f"this is not a plan: .*{words}"):
         gdws.Plan.from_json(json.dumps(record))
+
+
+def test_inputs_larger_than_memory_are_not_made(made):
+    """Bug: a plan of some kilobytes chose how much memory its example takes."""
+    record = json.loads(made.to_json())
+    record["inputs"][0]["shape"] = [3, 60_000, 60_000]
+    with pytest.raises(GdwsError, match="what a plan notes as inputs would take 86,400,000,000 bytes of memory"):
+        example_of(gdws.Plan.from_json(json.dumps(record)), 1)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +116,7 @@ def test_ranks_that_no_layer_has_are_refused(made, change, words):
         ('{"seed": 1' + 5000 * "0" + "}", "expected JSON"),
         (b"\xff\xfe{", "expected JSON"),
         ("", "expected JSON"),
-        ("[]", "it has format .*expected 'gdws plan 5'"),
+        ("[]", "it has format .*expected 'gdws plan 6'"),
         (" " * (64 * 2**20 + 1), "characters: expected at most"),
     ],
 )

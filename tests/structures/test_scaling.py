@@ -55,12 +55,15 @@ def test_factors_of_any_scale_are_finite_and_as_good_as_they_say(dtype, share, s
     weight = drawn(dtype, share, spread, seed)
     exact, eps = weight.double(), torch.finfo(dtype).eps
     largest, energy = float(exact.abs().max()), float(exact.square().sum())
+    # Rounding both factors moves an entry by 2 eps of its row of nine, whose norm is at most 3 largest. Factors of float64 are
+    # made in float64: there, nine eigenvectors are orthogonal to 9 eps or so, and an entry moves by that of its row.
+    tolerance = (27 if dtype == torch.float64 else 6) * eps * largest
     found = [gdws.mego(weight, None, 36 * groups, groups), gdws.lego(weight, None, 0.0, groups)]
     found += [truncate(weight, torch.full((4 * groups,), 9), groups)]
     for factors in found:
         assert factors.depthwise.isfinite().all()
         assert factors.pointwise.isfinite().all()
-        assert float((exact - true(factors)).abs().max()) <= 10 * eps * largest
+        assert float((exact - true(factors)).abs().max()) <= tolerance
     for beta in (0.3 * energy, 1e-2 * energy):
         factors = gdws.lego(weight, None, beta, groups)
         real = float((exact - true(factors)).square().sum())

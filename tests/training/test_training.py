@@ -38,7 +38,7 @@ from gdws.training.loop import Trained, best_epoch, chosen_epoch, train, was_har
 from gdws.training.objectives import Robust, Taught, Trades, divergence
 from gdws.training.recipes import RECIPES
 from gdws.training.runs import Run
-from gdws.training.schedules import OneCycle, Steps
+from gdws.training.schedules import SCHEDULES, OneCycle, Steps
 from gdws.training.tuning import trainable_copy, tune
 
 
@@ -103,6 +103,17 @@ def test_learning_rates_against_the_paper_and_by_hand():
     assert [round(paper.rate(epoch), 6) for epoch in (0, 99.9, 100, 149.9, 150, 199)] == [0.1, 0.1, 0.01, 0.01, 0.001, 0.001]
     cycle = OneCycle(0.2, 40)
     assert [round(cycle.rate(epoch), 6) for epoch in (0, 5, 10, 25, 40)] == [0.02, 0.11, 0.2, 0.1, 0.0]
+    retrain = SCHEDULES["steps-early"](0.01, 200)
+    assert [round(retrain.rate(epoch), 6) for epoch in (0, 79, 80, 149, 150)] == [0.01, 0.01, 0.001, 0.001, 0.0001]
+    period = SCHEDULES["thirds"](0.01, 20)
+    assert [round(period.rate(epoch), 6) for epoch in (0, 6, 7, 13, 14)] == [0.01, 0.01, 0.001, 0.001, 0.0001]
+    weight = nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.SGD([weight], 0.1)
+    theirs = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 20)
+    for epoch in range(21):
+        assert SCHEDULES["cosine"](0.1, 20).rate(epoch) == pytest.approx(optimizer.param_groups[0]["lr"], abs=1e-9)
+        optimizer.step()
+        theirs.step()
 
 
 def test_the_divergence_is_the_definition():
@@ -163,12 +174,12 @@ def test_bad_recipes(changes, words):
 # ------------------------------------------------------------------------------------------------ a step
 
 
-@pytest.mark.parametrize("warmup", [0, 2])
-def test_a_step_is_what_plain_pytorch_computes(warmup):
-    """Attack in eval mode, nesterov SGD in train mode, an average: against the same written out with autograd and SGD."""
-    model, data, plan = network(), training_images(40), recipe(batch=40, warmup=warmup)
+@pytest.mark.parametrize(("warmup", "nesterov"), [(0, True), (2, True), (0, False)])
+def test_a_step_is_what_plain_pytorch_computes(warmup, nesterov):
+    """Attack in eval mode, SGD in train mode, an average: against the same written out with autograd and SGD."""
+    model, data, plan = network(), training_images(40), recipe(batch=40, warmup=warmup, nesterov=nesterov)
     learner = Learner(copy.deepcopy(model), data, plan, Robust(), SINGLE_PROCESS)
-    optimizer = torch.optim.SGD(model.parameters(), 1, momentum=0.9, nesterov=True, weight_decay=5e-4)
+    optimizer = torch.optim.SGD(model.parameters(), 1, momentum=0.9, nesterov=nesterov, weight_decay=5e-4)
     averaged = copy.deepcopy(model)
     for epoch in range(3):
         x, start, labels = learner.drawn(epoch, 0)
@@ -193,6 +204,21 @@ def test_a_step_is_what_plain_pytorch_computes(warmup):
     for name, value in learner.model.state_dict().items():
         assert torch.allclose(value, model.state_dict()[name], atol=1e-6), name
         assert torch.allclose(learner.averaged.state_dict()[name], averaged.state_dict()[name], atol=1e-6), name
+
+
+def test_an_objective_constrains_the_network_after_every_step():
+    """And the average is of networks that meet the constraint."""
+
+    class Positive(Robust):
+        def constrain(self, model):
+            model[0].weight.clamp_(min=0)
+
+    learner = Learner(network(), training_images(40), recipe(average=0.9), Positive(), SINGLE_PROCESS)
+    learner.step(0, 0)
+    learner.step(0, 1)
+    for model in (learner.model, learner.averaged):
+        assert float(model[0].weight.detach().min()) == 0
+        assert float(model[3].weight.detach().min()) < 0
 
 
 @pytest.mark.parametrize("affine", [True, False])
@@ -554,6 +580,15 @@ def test_a_checkpoint_of_another_form_is_refused(checkpoint, tmp_path, change, w
         train(network(), training_images(80), recipe(epochs=1), tmp_path, resume=True)
 
 
+def test_a_checkpoint_from_before_there_was_plain_momentum_is_continued(checkpoint, tmp_path):
+    tensors, record = copy.deepcopy(checkpoint)
+    del record["identity"]["recipe"]["nesterov"]
+    save_file(tensors, tmp_path / "checkpoint.safetensors", {"gdws": json.dumps(record)})
+    train(network(), training_images(80), recipe(epochs=1), tmp_path, resume=True)
+    with pytest.raises(GdwsError, match="nesterov True and not False"):
+        train(network(), training_images(80), recipe(epochs=1, nesterov=False), tmp_path, resume=True)
+
+
 @pytest.mark.parametrize(("text", "words"), [("[" * 10**5, "nested"), ("", "expected JSON"), ("{}", "format is missing")])
 def test_a_checkpoint_without_its_record_is_refused(checkpoint, tmp_path, text, words):
     save_file(checkpoint[0], tmp_path / "checkpoint.safetensors", {"gdws": text})
@@ -753,10 +788,10 @@ def test_a_training_that_collapsed_says_so(run, files):
     options = ["--data", "npz:data.npz", "--epochs", 1, "--batch", 20, "--steps", 1, "--rate", 1e-6]
     status, text = run("train", "stuck.py:make", *options, "--out", "run", "--json", "t.json")
     assert status == 0, text
-    assert "decides all images alike" in " ".join(text.split())
+    assert "gives all images the same class" in " ".join(text.split())
     assert json.loads((files / "t.json").read_text())["kept"]["classes"] == 1
     status, text = run("train", "net.py:network", *SHORT, "--out", "other", "--json", "t.json")
-    assert "alike" not in text
+    assert "collapsed" not in text
     assert json.loads((files / "t.json").read_text())["kept"]["classes"] > 1
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from gdws.attacks.base import NAMES, default_generator, optional, pixels, weights_without_gradients
+from gdws.attacks.base import LONGEST, NAMES, default_generator, optional, pixels, weights_without_gradients
 from gdws.core.errors import GdwsError
 
 PARTS = ("apgd-ce", "apgd-dlr", "apgd-t", "fab", "fab-t", "square")
@@ -48,10 +47,10 @@ class AutoAttack:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "parts", tuple(self.parts))  # a record that was JSON has a list
-        if not 0 < self.eps < math.inf or self.norm not in NAMES or self.version not in ("standard", "rand", "custom"):
+        if not 0 < self.eps <= LONGEST or self.norm not in NAMES or self.version not in ("standard", "rand", "custom"):
             raise GdwsError(
-                f"AutoAttack got eps={self.eps}, norm={self.norm!r}, version={self.version!r}: expected eps > 0, a norm of "
-                f"{', '.join(NAMES)} and a version of standard, rand, custom"
+                f"AutoAttack got eps={self.eps}, norm={self.norm!r}, version={self.version!r}: expected eps > 0, at most "
+                f"{LONGEST:g}, a norm of {', '.join(NAMES)} and a version of standard, rand, custom"
             )
         if not set(self.parts) <= set(PARTS) or bool(self.parts) != (self.version == "custom"):
             raise GdwsError(

@@ -16,13 +16,15 @@ from gdws.core.errors import GdwsError
 
 NAMES = {"linf": "l-inf", "l2": "l-2", "l1": "l-1"}
 """How labels write the norms."""
+LONGEST = 1e30
+"""Radius and step: float32 holds what they are multiplied with."""
 
 
 class Attack(Protocol):
     """What every attack is: a frozen dataclass of settings that is called like a function.
 
     str() gives a short label, dataclasses.asdict() a record for JSON. An attack draws the random numbers of a batch for the
-    whole batch, whatever the model decides. So two networks are attacked from the same starts.
+    whole batch, whatever the model predicts. So two networks are attacked from the same starts.
 
     >>> from dataclasses import asdict
     >>> from gdws import attacks

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gdws.attacks.base import optional, pixels, weights_without_gradients
+from gdws.attacks.base import LONGEST, optional, pixels, weights_without_gradients
 from gdws.attacks.gradient_ascent import still_right
 from gdws.core.checks import is_count
 from gdws.core.errors import GdwsError
@@ -30,8 +29,10 @@ class FoolboxAttack(ABC):
     def __post_init__(self) -> None:
         settings = asdict(self)
         lengths = [value for name, value in settings.items() if name != "steps"]
-        if not all(0 <= length < math.inf for length in lengths) or not is_count(settings.get("steps", 1), 1):
-            raise GdwsError(f"{type(self).__name__} got {settings}: expected eps and step >= 0, finite, and at least one step")
+        if not all(0 <= length <= LONGEST for length in lengths) or not is_count(settings.get("steps", 1), 1):
+            raise GdwsError(
+                f"{type(self).__name__} got {settings}: expected eps and step from 0 to {LONGEST:g}, and at least one step"
+            )
 
     def __str__(self) -> str:
         steps = asdict(self).get("steps")

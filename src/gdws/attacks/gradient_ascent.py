@@ -16,7 +16,7 @@ Move = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 """move(x, gradient, images, labels) -> the next x."""
 
 Advance = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, ...]]
-"""advance(x, images, labels) -> the next x, and which x (B,) the model decided rightly."""
+"""advance(x, images, labels) -> the next x, and which x (B,) the model classified correctly."""
 
 
 def advance(model: nn.Module, move: Move) -> Advance:
@@ -82,7 +82,7 @@ def loss_gradient(model: nn.Module, x: Tensor, labels: Tensor) -> tuple[Tensor, 
 
 
 def still_right(model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
-    """Which images the model decides rightly, as indices: one host synchronization."""
+    """Which images the model classifies correctly, as indices: one host synchronization."""
     with torch.no_grad():
         logits: Tensor = model(images)
     return (logits.argmax(1) == labels).nonzero().squeeze(1)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gdws.attacks.base import pixels
+from gdws.attacks.base import LONGEST, pixels
 from gdws.attacks.gradient_ascent import Advance, advance, ascend, ascend_until_wrong, grain_of, still_right
 from gdws.attacks.norm_balls import BALLS, ball
 from gdws.core.checks import is_count
@@ -49,11 +48,11 @@ class MSD:
     def __post_init__(self) -> None:
         object.__setattr__(self, "eps", tuple(self.eps))  # a record that was JSON has lists
         object.__setattr__(self, "step", tuple(self.step))
-        three = (len(self.eps), len(self.step)) == (3, 3) and all(0 <= eps < math.inf for eps in self.eps)
-        if not (three and all(0 < step < math.inf for step in self.step) and is_count(self.steps)):
+        three = (len(self.eps), len(self.step)) == (3, 3) and all(0 <= eps <= LONGEST for eps in self.eps)
+        if not (three and all(0 < step <= LONGEST for step in self.step) and is_count(self.steps)):
             raise GdwsError(
                 f"MSD got eps={self.eps}, step={self.step}, steps={self.steps}: expected three eps >= 0 and three step > 0, "
-                "for l-inf, l-2 and l-1, all finite, and a whole number of steps >= 0"
+                f"for l-inf, l-2 and l-1, all at most {LONGEST:g}, and a whole number of steps >= 0"
             )
 
     def __str__(self) -> str:
@@ -91,8 +90,8 @@ class MSD:
     def advance(self, model: nn.Module) -> Advance:
         """One step of the attack on this model: a backward pass, and a forward pass for each norm.
 
-        Returns a function of (points, images, labels): the next points, and a bool (B,) for each, whether the model decided the
-        point before right.
+        Returns a function of (points, images, labels): the next points, and a bool (B,) for each, whether the model classified
+        the point before correctly.
         """
         regions = [ball(norm, eps) for norm, eps in zip(BALLS, self.eps, strict=True)]
 

@@ -60,11 +60,11 @@ class L2(Ball):
         return (images + self.eps * inside.view_as(images)).clamp(0, 1)
 
     def step(self, x: Tensor, gradient: Tensor, length: float) -> Tensor:
-        return x + length * gradient / _l2(gradient)
+        return x + length * _direction(gradient)
 
     def project(self, x: Tensor, images: Tensor) -> Tensor:
         change = x - images
-        return (images + change * (self.eps / _l2(change)).clamp_max(1)).clamp(0, 1)
+        return (images + torch.where(_l2(change) > self.eps, self.eps * _direction(change), change)).clamp(0, 1)
 
 
 class L1(Ball):
@@ -90,10 +90,13 @@ class L1(Ball):
     def project(self, x: Tensor, images: Tensor) -> Tensor:
         """sign(d) max(|d| - theta, 0), with theta >= 0 the least that gives a norm of eps (Duchi et al. 2008).
 
-        With the |d| in falling order u_1, u_2, ... and their sums s_i, theta is the largest of the (s_i - eps) / i.
+        With the |d| in falling order u_1, u_2, ... and their sums s_i, theta is the largest of the (s_i - eps) / i. It is at
+        least u_1 - eps, which is taken off first: in sums of floats that are much larger than eps, eps would be lost.
         """
         change = (x - images).flatten(1)
         size = change.abs()
+        largest = size.amax(1, keepdim=True)
+        size = torch.where(largest > self.eps, (self.eps - (largest - size)).clamp_min(0), size)
         sums = size.sort(dim=1, descending=True).values.cumsum(1) - self.eps
         theta = (sums / torch.arange(1, size.shape[1] + 1, device=x.device)).amax(1, keepdim=True).clamp_min(0)
         return (images + (change.sign() * (size - theta).clamp_min(0)).view_as(x)).clamp(0, 1)
@@ -115,8 +118,19 @@ def _symmetric(images: Tensor, shape: tuple[int, ...], generator: torch.Generato
     return 2 * uniform.to(images.device) - 1
 
 
+def _direction(x: Tensor) -> Tensor:
+    """Of length 1, or zero as x is. Scaled first: squares of any floats, and products with a length, are not all floats."""
+    scaled = x / _largest(x)
+    norm: Tensor = torch.linalg.vector_norm(scaled, dim=(1, 2, 3), keepdim=True)
+    return scaled / norm.clamp_min(torch.finfo(x.dtype).tiny)
+
+
 def _l2(x: Tensor) -> Tensor:
-    """(B, 1, 1, 1), never zero. Scaled first: the squares of a vanishing gradient would all be zero in float32."""
-    largest = x.abs().amax((1, 2, 3), keepdim=True).clamp_min(torch.finfo(x.dtype).tiny)
-    norm: Tensor = largest * torch.linalg.vector_norm(x / largest, dim=(1, 2, 3), keepdim=True)
-    return norm.clamp_min(torch.finfo(x.dtype).tiny)
+    """(B, 1, 1, 1); infinite where no float is as large."""
+    norm: Tensor = _largest(x) * torch.linalg.vector_norm(x / _largest(x), dim=(1, 2, 3), keepdim=True)
+    return norm
+
+
+def _largest(x: Tensor) -> Tensor:
+    """|x| at most (B, 1, 1, 1), never zero."""
+    return x.abs().amax((1, 2, 3), keepdim=True).clamp_min(torch.finfo(x.dtype).tiny)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -10,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gdws.attacks.base import NAMES, default_generator, pixels
+from gdws.attacks.base import LONGEST, NAMES, default_generator, pixels
 from gdws.attacks.gradient_ascent import Advance, advance, ascend, ascend_until_wrong, grain_of, still_right
 from gdws.attacks.norm_balls import BALLS, ball
 from gdws.core.checks import is_count
@@ -57,10 +56,10 @@ class PGD:
     early_exit: bool = False
 
     def __post_init__(self) -> None:
-        if not (0 <= self.eps < math.inf and 0 < self.step < math.inf and is_count(self.steps)):
+        if not (0 <= self.eps <= LONGEST and 0 < self.step <= LONGEST and is_count(self.steps)):
             raise GdwsError(
-                f"PGD got eps={self.eps}, step={self.step}, steps={self.steps}: expected eps >= 0, step > 0, both finite, "
-                "and a whole number of steps >= 0"
+                f"PGD got eps={self.eps}, step={self.step}, steps={self.steps}: expected eps >= 0, step > 0, both "
+                f"at most {LONGEST:g}, and a whole number of steps >= 0"
             )
         if self.norm not in BALLS or not is_count(self.restarts, 1):
             raise GdwsError(
@@ -120,8 +119,8 @@ class PGD:
     def advance(self, model: nn.Module) -> Advance:
         """One step of the attack on this model, without randomness.
 
-        Returns a function of (points, images, labels): the next points, and a bool (B,) for each, whether the model decided the
-        point before right.
+        Returns a function of (points, images, labels): the next points, and a bool (B,) for each, whether the model classified
+        the point before correctly.
         """
         region = ball(self.norm, self.eps)
 

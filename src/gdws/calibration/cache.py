@@ -105,13 +105,13 @@ def read_statistics(
         for site in sites
     }
     attacked = [tensors[f"attacked|{index}"].cpu() for index in range(len(tensors_of(images)))]
-    learnt = {key.removeprefix("objective|"): value.cpu() for key, value in tensors.items() if key.startswith("objective|")}
+    learned = {key.removeprefix("objective|"): value.cpu() for key, value in tensors.items() if key.startswith("objective|")}
     return Statistics(
         images=images,
         attacked=attacked[0] if isinstance(images, Tensor) else images.with_tensors(attacked),
         layers=layers,
         curves=curves,
-        method=replace(method, objective=method.settled_objective.with_tensors(learnt)),
+        method=replace(method, objective=method.settled_objective.with_tensors(learned)),
         seed=seed,
     )
 

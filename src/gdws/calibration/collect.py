@@ -69,7 +69,7 @@ def calibrate(
     seed    of the attack's starts and of the random cotangents.
     cache   a folder: what was collected before for the same network, images and method is read from there.
 
-    Pictures of more than 128 x 128 pixels are cut into tiles for a network that takes any size and is no classifier.
+    Pictures of more than 128 x 128 pixels are cut into tiles for a network that takes any size and is not a classifier.
 
     Returns Statistics, for gdws.plan and gdws.apply. Raises GdwsError when there are no images, when those of a classifier that
     is attacked are not in [0, 1], when the model's outputs do not fit the objective, or when the method has an unknown
@@ -239,7 +239,7 @@ def _collect(
     sums = {name: _zeros(conv) for name, conv in convolutions.items()}
     adversarial: list[Inputs] = []
     # Tensors that malloc still recycles: larger ones are new memory every time.
-    batch_size = min(100, samples_at_once(sites, 3))
+    batch_size = min(50, samples_at_once(sites, 3))
     chunks = range(0, len(images), batch_size)
     for start in track(chunks, "statistics", len(chunks)):
         part = slice(start, start + batch_size)

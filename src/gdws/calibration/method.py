@@ -1,4 +1,4 @@
-"""How a compression is decided: the rare settings of `calibrate`, `plan` and `compress`, in one record for each method."""
+"""How a compression is made: the rare settings of `calibrate`, `plan` and `compress`, in one record for each method."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Repair:
     steps        of the optimizer, Adam; the rate falls to zero along a cosine.
     batch        samples in each.
     rate         largest step, as a share of the size of each tensor's values.
-    activations  weight of what the replaced layers give beside the outputs.
-    attack       made on the compressed network first, towards other decisions than the original's; None: samples as they are.
+    activations  weight of what the replaced layers give, relative to the outputs.
+    attack       made on the compressed network first, toward other classes than the original's; None: samples as they are.
 
     >>> import gdws
     >>> gdws.Repair(steps=100).batch

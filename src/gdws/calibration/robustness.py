@@ -19,7 +19,7 @@ from gdws.core.inputs import Inputs
 LOOKED_AT = 100
 """Calibration images that are attacked to find out."""
 FEWEST = 0.1
-"""Of the decisions, that must survive the attack in a network that is worth calibrating under attack."""
+"""Of the predictions, that must survive the attack in a network that is worth calibrating under attack."""
 
 Kind = TypeVar("Kind", bound=Method)
 
@@ -27,7 +27,7 @@ Kind = TypeVar("Kind", bound=Method)
 def settle_attack(model: nn.Module, images: Inputs, method: Kind) -> Kind:
     """The method with its attack decided: for "auto" the usual one if the network has robustness to keep, otherwise none.
 
-    A network without any decides all attacked images wrongly. Calibrated on them it would keep what it does there, at the
+    A network without any misclassifies all attacked images. Calibrated on them it would keep what it does there, at the
     expense of what it does on natural images.
     """
     if not method.settled_objective.attackable:
@@ -45,18 +45,23 @@ def settle_attack(model: nn.Module, images: Inputs, method: Kind) -> Kind:
         unpack_batch(images)
     if method.attack != AUTO:
         return method
-    return replace(method, attack=ATTACK if surviving(model, images[:LOOKED_AT], ATTACK) >= FEWEST else None)
+    return replace(method, attack=ATTACK if survives(model, images[:LOOKED_AT], ATTACK, FEWEST) else None)
 
 
-def surviving(model: nn.Module, images: Tensor, attack: PGD) -> float:
-    """The fraction of the decisions on images (N, C, H, W) that are the same under attack."""
-    x = images.to(*placement(model))
+def survives(model: nn.Module, images: Tensor, attack: PGD, share: float) -> bool:
+    """Whether at least this share of the decisions on images (N, C, H, W) are the same all through an attack.
+
+    A look at a robust network ends as soon as so many are; one at any other goes on with the images that are left.
+    """
+    x, attack = images.to(*placement(model)), replace(attack, early_exit=True)
     same = 0
     with full_precision(), evaluating(model):
-        for part in x.split(50):
+        for part in x.split(25):
             with torch.no_grad():
                 before = checked_logits(model, part).argmax(1)
             after = attacked(model, part, before, attack, torch.Generator().manual_seed(0))
             with torch.no_grad():
                 same += int((model(after).argmax(1) == before).sum())
-    return same / len(images)
+            if same >= share * len(images):
+                return True
+    return False

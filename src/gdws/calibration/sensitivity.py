@@ -1,4 +1,4 @@
-"""How much each input channel of each convolution moves the network's decision: alpha, equation (8) of the paper."""
+"""How much each input channel of each convolution moves the network's predicted class: alpha, equation (8) of the paper."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def sensitivity(
     attack: PGD | None = None,
     seed: int = 0,
 ) -> dict[str, Tensor]:
-    """Measure how much each input channel of each convolution moves the network's decision: alpha, equation (8) of the paper.
+    """Measure how much each input channel of each convolution moves the predicted class: alpha, equation (8) of the paper.
 
         alpha_c = 1 / (M K^2) E_x sum_{j != n} ||D_j^c||_F^2 / (2 delta_j^2),
 
@@ -37,7 +37,7 @@ def sensitivity(
     batches  batches of images, or of (images, labels).
     exact    take one backward pass for each class. By default one pass for a batch, with random signs, estimates the sum over
              classes without bias.
-    attack   replaces the images by attacked ones: against their labels, or the model's own decisions where there are none.
+    attack   replaces the images by attacked ones: against their labels, or the model's own predictions where there are none.
     seed     of the attack's starts and of the signs.
 
     Returns alpha, float64 (C,), for each convolution that runs, by name. Raises GdwsError when there are no images or they are
@@ -82,7 +82,7 @@ def sensitivity(
 
 
 def attacked(model: nn.Module, images: Tensor, labels: Tensor | None, attack: PGD | None, generator: torch.Generator) -> Tensor:
-    """The images, attacked if there is an attack: against their labels, or the model's own decisions without labels."""
+    """The images, attacked if there is an attack: against their labels, or the model's own predictions without labels."""
     if attack is None:
         return images.detach().clone()
     with torch.no_grad():

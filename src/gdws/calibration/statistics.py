@@ -70,7 +70,7 @@ class Statistics:
 
     @property
     def objective(self) -> Objective:
-        """What must be kept, with what was learnt from the outputs."""
+        """What must be kept, with what was learned from the outputs."""
         return self.method.settled_objective
 
     @property

@@ -16,6 +16,7 @@ import typer
 from gdws.cli.compression import compress, demo_command, inspect
 from gdws.cli.deployment import bench_command, export_command
 from gdws.cli.evaluation import evaluate_command
+from gdws.cli.pruning import prune_command
 from gdws.cli.reproduction import reproduce_command
 from gdws.cli.terminal import errors, show_what_cannot_be_shown
 from gdws.cli.training import download, train_command, tune_command
@@ -55,6 +56,10 @@ def what_was_kept(name: str, options: dict[str, Any]) -> str:
         return f"the last checkpoint is in {out}, and {again}"
     if name in ("train", "tune") and (out / "log.jsonl").exists():
         return f"there was no checkpoint in {out} yet, and the same command with --resume begins anew"
+    if name == "prune" and any(out.glob("*/checkpoint.safetensors")):
+        return f"the stages that were done and the last checkpoint are in {out}, and {again}"
+    if name == "prune" and (out / "pruning.json").exists():
+        return f"there was no checkpoint in {out} yet, and the same command with --resume begins anew"
     if name == "evaluate" and options.get("checkpoint") is None:
         return "nothing was kept (--checkpoint FILE keeps every batch)"
     if name == "evaluate" and checkpoint.exists():
@@ -81,6 +86,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "bench": bench_command,
     "train": train_command,
     "tune": tune_command,
+    "prune": prune_command,
     "reproduce": reproduce_command,
     "download": download,
 }

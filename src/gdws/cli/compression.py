@@ -127,7 +127,10 @@ def compress(
     speedup: Annotated[float | None, typer.Option(help="times faster than the dense network in its fastest engine")] = None,
     latency: Annotated[float | None, typer.Option(help="the same as a fraction of its time")] = None,
     beta: Annotated[float | None, typer.Option(help="bound on every layer's squared error (method paper)")] = None,
-    drop: Annotated[float | None, typer.Option(help="points of accuracy that may be lost, 95 % sure (see --check)")] = None,
+    drop: Annotated[
+        float | None,
+        typer.Option(help="points of accuracy that may be lost, by the upper end of a 95 % interval (see --check)"),
+    ] = None,
     method: Annotated[str, typer.Option(help=", ".join(METHODS))] = "calibrated",
     structures: Annotated[
         list[str], typer.Option(help=f"for method calibrated, repeatable: {', '.join((*FAMILIES, *STRUCTURES))}")
@@ -233,7 +236,7 @@ def _check_images(name: str | None, train: data.Dataset, calibrated: int, budget
 
 
 def _agreements(cost: Fidelity) -> dict[str, float]:
-    """Per cent of the images that both networks decide alike, clean and, where they were attacked, attacked."""
+    """Percentage of the images that both networks give the same class, clean and, where they were attacked, attacked."""
     attacked = {} if cost.attacked_agreement is None else {"attacked": cost.attacked_agreement}
     return {"clean": cost.agreement} | attacked
 

@@ -43,9 +43,9 @@ class Row:
     """One network of the demo's table. natural is on all 1,000 embedded test images, robust on the first ones.
 
     *_interval  of the accuracies, 95 %
-    *_change    (points, lowest, highest) beside the base on the same images, 95 %; None for the base
-    fps         of single images on one core, in float32 and the fastest engine; fps_ratio beside the base's
-    int8_*      the same in int8, beside the base in int8; None where no engine for it is installed
+    *_change    (points, lowest, highest) compared with the base on the same images, 95 %; None for the base
+    fps         of single images on one core, in float32 and the fastest engine; fps_ratio to the base's
+    int8_*      the same in int8, compared with the base in int8; None where no engine for it is installed
     """
 
     name: str

@@ -64,7 +64,7 @@ def export_command(
     seed: Seed = 0,
     json_file: Json = None,
 ) -> None:
-    """Write a model as a file that engines run, after checking that it decides as the model does."""
+    """Write a model as a file that engines run, after checking that it predicts what the model does."""
     precisions = engines.ENGINES["onnxruntime"].precisions
     if to != "onnx" or precision not in precisions:
         raise GdwsError(f"--to is {to!r}, --precision {precision!r}: expected onnx, and {' or '.join(precisions)}")
@@ -101,7 +101,7 @@ def export_command(
         tolerance = None if precision == "int8" else 1e-3
         parities = {name: verify(made, network, part, tolerance=tolerance) for name, part in sets.items()}
         write_atomically(out, made.read_bytes(), Kind.ONNX)
-    title = f"{out}, {precision}, {out.stat().st_size / 2**20:.2f} MB, beside the model"
+    title = f"{out}, {precision}, {out.stat().st_size / 2**20:.2f} MB, compared with the model"
     console.print(tables.parities(parities, title))
     rows = [{"images": name, **asdict(parity)} for name, parity in parities.items()]
     write_json(json_file, {"model": model, "out": str(out), "precision": precision, "rows": rows, "seed": seed, **machine()})
@@ -131,7 +131,7 @@ def bench_command(
     device: Device = "cpu",
     json_file: Json = None,
 ) -> None:
-    """Frames per second of models in their fastest engine, or in one of your choice, taken in turns in one process."""
+    """Frames per second of models in their fastest engine, or in one of your choice, interleaved in one process."""
     check_json(json_file)
     if threads is not None:
         torch.set_num_threads(threads)

@@ -65,7 +65,7 @@ def evaluate_command(
     steps: Annotated[int | None, typer.Option(help="steps of PGD, instead of --attack; 0 for none")] = None,
     eps: Annotated[str | None, typer.Option(help="radius of PGD, such as 8/255, instead of --attack; 0 for none")] = None,
     transfer: Annotated[bool, typer.Option(help="try the base's examples on the others and theirs on the base")] = True,
-    half: Annotated[bool, typer.Option("--half", help="let half-precision copies decide the same examples")] = False,
+    half: Annotated[bool, typer.Option("--half", help="also evaluate half-precision copies on the same examples")] = False,
     tf32: Annotated[bool, typer.Option("--tf32", help="attack in TF32 on a GPU that has it; judge in float32")] = False,
     batch: Annotated[int, typer.Option(help="images at a time")] = 100,
     checkpoint: Annotated[Path | None, typer.Option(help="keep the result of every batch in this file")] = None,
@@ -92,9 +92,9 @@ def evaluate_command(
                 raise GdwsError(f"{name} is named twice: expected different networks")
             if name.endswith(".onnx"):
                 if not original:
-                    raise GdwsError(f"{name} is named first: expected the network whose examples it shall decide before it")
+                    raise GdwsError(f"{name} is named first: expected the network whose examples it is evaluated on before it")
                 forms[name] = deployed_file(Path(name), original)
-                if is_quantized(Path(name)):
+                if attacks and is_quantized(Path(name)):
                     networks[f"{name}, attacked itself"] = StraightThrough(name).to(where)
                 continue
             original = name
@@ -134,7 +134,7 @@ def evaluate_command(
 
 
 def _objective_of(network: torch.nn.Module, test: AnyBatches) -> str:
-    """What is looked at: decisions, or other outputs."""
+    """What is compared: predicted classes, or other outputs."""
     inputs, targets = unpack_inputs(next(iter(test)))
     with evaluating(network), torch.no_grad():
         output = call_model(network, place(inputs[:1], *placement(network)))
@@ -142,10 +142,10 @@ def _objective_of(network: torch.nn.Module, test: AnyBatches) -> str:
 
 
 def _outputs(networks: dict[str, torch.nn.Module], test: AnyBatches, json_file: Path | None) -> None:
-    """Networks that are no classifiers, beside the first of them."""
+    """Networks other than classifiers, compared with the first of them."""
     (first, original), *others = networks.items()
     if not others:
-        raise GdwsError(f"{first} is no classifier: expected other networks after it, which are compared with it")
+        raise GdwsError(f"{first} is not a classifier: expected other networks after it, which are compared with it")
     rows = []
     with shown(Bar(errors)):
         for name, network in track(others, "outputs"):

@@ -12,11 +12,12 @@ from gdws.deploy.benchmark import Timing
 from gdws.deploy.onnx.parity import Parity
 from gdws.evaluation.comparison import Comparison, Trial, interval, percent
 from gdws.planning.budgets import Latency, Speedup
+from gdws.planning.cost import PRUNED
 from gdws.planning.plan import Plan
 from gdws.structures import STRUCTURES
 
 TOO_SLOW = 1.02
-"""How far beyond its budget of time a plan may come out by the noise of the measurement."""
+"""How far beyond its latency budget a plan may come out by the noise of the measurement."""
 
 
 def demo(rows: Sequence[Row], images: int) -> Table:
@@ -57,9 +58,9 @@ EPOCH = {
 """What is shown of an epoch, and how."""
 
 
-def epochs(history: Sequence[Mapping[str, float]]) -> Table:
+def epochs(history: Sequence[Mapping[str, float]], title: str = "training") -> Table:
     """A training, the last twenty epochs of it at most."""
-    table = _plain("training")
+    table = _plain(title)
     table.caption = "attacked: of the training images; natural, robust: of those held back; per cent"
     for heading in ("epoch", "rate", "loss", "attacked", "natural", "robust", "s", "images/s"):
         table.add_column(heading, justify="right", no_wrap=True)
@@ -68,13 +69,28 @@ def epochs(history: Sequence[Mapping[str, float]]) -> Table:
     return table
 
 
+def stages(found: Mapping[str, Sequence[Mapping[str, float]]]) -> Table:
+    """The trainings of a pruning, each with its last epoch; before them the network that they began with."""
+    table = _plain("pruning")
+    table.caption = "after the last epoch of each stage; natural, robust: of the images held back; per cent"
+    for heading in ("stage", "epochs", "loss", "natural", "robust", "s"):
+        table.add_column(heading, justify="left" if heading == "stage" else "right", no_wrap=True)
+    first = next(iter(found.values()))[0]
+    table.add_row("before", "", "", f"{first['natural']:.1f}", f"{first['robust']:.1f}", "")
+    for name, history in found.items():
+        last, seconds = history[-1], sum(line.get("seconds", 0.0) for line in history)
+        numbers = (f"{last['loss']:.3f}", f"{last['natural']:.1f}", f"{last['robust']:.1f}", f"{seconds:.1f}")
+        table.add_row(name, str(last["epoch"]), *numbers)
+    return table
+
+
 def plan(made: Plan) -> Table:
     """What becomes of each convolution."""
     table = _plain(f"{made.method}, {made.budget}" + (", for tensor cores" if made.tensor_cores else ""))
     table.caption = "loss %: of all that is predicted to be lost; next: what another structure would lose there, in multiples"
     timed = made.measured is not None
-    for heading in ("convolution", "becomes", "MACs", *(["time"] if timed else []), "loss %", "next"):
-        table.add_column(heading, no_wrap=True)
+    _columns(table, ["convolution", "becomes"], ["MACs", *(["time"] if timed else []), "loss %"])
+    table.add_column("next", overflow="fold")
     for layer in made.layers:
         replaced = layer.structure != "dense"
         becomes = STRUCTURES[layer.structure].describe(layer.ranks) if replaced else f"dense: {layer.reason}"
@@ -90,12 +106,13 @@ def plan(made: Plan) -> Table:
 
 
 def left(made: Plan) -> str:
-    """The plan's cost in a sentence."""
-    return f"{made.macs:.3f} of the MACs and {made.parameters:.3f} of the weights that may be replaced are left"
+    """The plan's cost in a sentence, and what was left by the pruning of a network before it."""
+    cost = f"{made.macs:.3f} of the MACs and {made.parameters:.3f} of the weights that may be replaced are left"
+    return cost if made.nonzeros > PRUNED else f"{cost}; of these weights {100 * made.nonzeros:.1f} % were not zero before"
 
 
 def measured(made: Plan) -> list[str]:
-    """What a plan under a budget of time came to, in sentences."""
+    """What a plan under a latency budget came to, in sentences."""
     found, budget = made.measured, made.budget
     assert found is not None
     assert isinstance(budget, Latency | Speedup)
@@ -111,7 +128,7 @@ def measured(made: Plan) -> list[str]:
 def accuracies(found: Comparison, title: str) -> Table:
     """Every network on natural images, under each attack and in the worst case, with Wilson's intervals."""
     table = _plain(title)
-    _columns(table, ["network", "examples"], ["right %", "95 % interval"])
+    _columns(table, ["network", "examples"], ["correct %", "95 % interval"])
     called = _called(found)
     for judge in found.makers:
         for name in found.examples:
@@ -124,11 +141,11 @@ def accuracies(found: Comparison, title: str) -> Table:
 
 
 def changes(found: Comparison) -> Table:
-    """Every network beside the base, and everything deployed beside its own network, image by image."""
+    """Every network compared with the base, and everything deployed with its own network, image by image."""
     called, short = _called(found), _short(found)
-    table = _plain(f"Image by image, beside {called[found.base]}")
+    table = _plain(f"Image by image, compared with {called[found.base]}")
     table.caption = (
-        "both: right in both networks; interval and p: McNemar's, exact; what is deployed stands beside its own network"
+        "both: correct in both networks; interval and p: McNemar's, exact; what is deployed is compared with its own network"
     )
     _columns(table, ["network", "examples"], ["both", "lost", "gained", "points", "95 % interval", "p"])
     for judge in found.makers:
@@ -147,10 +164,10 @@ def changes(found: Comparison) -> Table:
 
 
 def transfers(found: Comparison) -> Table:
-    """Examples made on one network and tried on another, beside those that were made on the network itself."""
+    """Examples made on one network and tried on another, and those that were made on the network itself."""
     table = _plain("Examples made on one network, tried on another")
-    table.caption = "own %: right on examples made on the network itself"
-    _columns(table, ["made on", "tried on", "attack"], ["right %", "95 % interval", "own %"])
+    table.caption = "own %: correct on examples made on the network itself"
+    _columns(table, ["made on", "tried on", "attack"], ["correct %", "95 % interval", "own %"])
     called, short = _called(found), _short(found)
     for trial in found.transfers:
         right, own = found.right[trial], found.right[Trial(trial.judge, trial.attack, trial.judge)]
@@ -162,9 +179,9 @@ def transfers(found: Comparison) -> Table:
 
 
 def parities(found: Mapping[str, Parity], title: str) -> Table:
-    """An exported file beside its model, on each set of images."""
+    """An exported file compared with its model, on each set of images."""
     table = Table(title=title)
-    for heading in ("images", "number", "largest difference of a logit", "changed decisions"):
+    for heading in ("images", "number", "largest difference of a logit", "changed predictions"):
         table.add_column(heading)
     for name, parity in found.items():
         table.add_row(name, str(parity.images), f"{parity.difference:.2g}", str(parity.changed))
@@ -173,9 +190,9 @@ def parities(found: Mapping[str, Parity], title: str) -> Table:
 
 def timings(found: Mapping[str, Timing], ran_in: Mapping[str, str], title: str) -> Table:
     """Models timed in turns, the first of them the one that the others are compared with; ran_in: the engine of each."""
-    table = Table(title=title)
-    for heading in ("model", "engine", "FPS", "ms", "95 % interval", "lower quartile ms", "speed-up"):
-        table.add_column(heading)
+    table = _plain(title)
+    table.caption = "quartile: the lower one, in ms"
+    _columns(table, ["model", "engine"], ["FPS", "ms", "95 % interval", "quartile", "speed-up"])
     first = next(iter(found.values()))
     for name, timing in found.items():
         low, high = (f"{1e3 * bound:.3f}" for bound in timing.interval)

@@ -1,4 +1,4 @@
-"""Where text reaches the terminal. Names of files, layers and classes, and what other libraries say, may be a stranger's."""
+"""Where text reaches the terminal. Names of files, layers and classes, and what other libraries say, are untrusted."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def harmless(text: str) -> str:
 
 
 class Terminal(Console):
-    """Rich's console for text that may be a stranger's: nothing in it is obeyed, neither escapes nor rich's own markup."""
+    """Rich's console for untrusted text: nothing in it is obeyed, neither escapes nor rich's own markup."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(markup=False, emoji=False, **settings)

@@ -99,7 +99,7 @@ def tune_command(
     data_name: Data,
     out: Out,
     base: Base = None,
-    teacher: Annotated[str | None, typer.Option(help="the original network: tune towards its decisions")] = None,
+    teacher: Annotated[str | None, typer.Option(help="the original network: tune toward its predictions")] = None,
     teacher_weights: Annotated[Path | None, typer.Option(help="its weights")] = None,
     recipe_name: Annotated[str, typer.Option("--recipe", help=", ".join(RECIPES))] = "tune",
     epochs: Epochs = None,
@@ -164,14 +164,23 @@ def _report(trained: Trained, plan: Recipe, where: Path, json_file: Path | None)
             f"Warning: before, it was {earlier}. Either this did harm, or the original was trained on the images held back and "
             "remembers them: compare both networks on others (gdws evaluate)."
         )
-    if best["classes"] == 1 and best["natural"] < 100:
+    if collapsed(best):
         console.print(
-            "Warning: the network decides all images alike: its training has collapsed. Take a lower --rate or, for a new "
-            "network, a radius that grows (--recipe fast-svhn)."
+            "Warning: the network gives all images the same class: its training has collapsed. Take a lower --rate or, for a "
+            "new network, a radius that grows (--recipe fast-svhn)."
         )
-    if best.get("rounding", 1.0) < 0.01 and best["robust_rounded"] > best["robust"]:
-        console.print(
-            f"Warning: attacks made with {plan.precision} passes leave {best['robust_rounded']:.2f} % right, float32's "
-            f"{best['robust']:.2f} %: the training may hide its gradients from itself. Train with --precision float32."
-        )
+    warn_of_hidden_gradients(best, plan)
     write_json(json_file, {"recipe": plan.record(), "kept": best, "epochs": trained.history, "out": str(where), **machine()})
+
+
+def collapsed(line: dict[str, Any]) -> bool:
+    """Whether the network of an epoch decides all images alike, which are not all of one class."""
+    return bool(line["classes"] == 1 and line["natural"] < 100)
+
+
+def warn_of_hidden_gradients(line: dict[str, Any], plan: Recipe) -> None:
+    if line.get("rounding", 1.0) < 0.01 and line["robust_rounded"] > line["robust"]:
+        console.print(
+            f"Warning: attacks made with {plan.precision} passes leave {line['robust_rounded']:.2f} % right, float32's "
+            f"{line['robust']:.2f} %: the training may hide its gradients from itself. Train with --precision float32."
+        )

@@ -46,17 +46,17 @@ def compress(
     model   a classifier takes images (B, C, H, W) in [0, 1], normalizes inside, and returns logits (B, classes). Any other
             network takes what it likes and returns tensors, alone or in lists, tuples and dictionaries.
     images  a few hundred training images in batches, with labels or without: a DataLoader will do. Any other network gets its
-            own inputs: batches of tensors, dictionaries of arguments, or gdws.Arguments; targets may stand beside them in a
+            own inputs: batches of tensors, dictionaries of arguments, or gdws.Arguments; targets may come with them in a
             pair.
     budget  Speedup(x), Macs(fraction), Drop(points), ... (gdws.planning.budgets).
     method  "calibrated" (the default), "paper" or "uniform", or a record with their rare settings, such as
             gdws.Calibrated(structures="gdws", attack=None). What must be kept of the outputs goes by their shape, or by
             gdws.Calibrated(objective="values") (gdws.objectives).
-    target  where it will run, for budgets of time: by default the best engine of this machine's CPU, one image at a time.
-    check   held-out images, with labels or without: unlike its training images, which a network may know by heart, they tell
+    target  where it will run, for latency budgets: by default the best engine of this machine's CPU, one image at a time.
+    check   held-out images, with labels or without: unlike its training images, which a network may have memorized, they tell
             what the compression cost, which the plan then records (gdws.plan_of(result).fidelity). Drop bounds it there. Or a
             measure of your own: a function that gives a number for a network, more being better. Without it, a fifth of the
-            samples of a network that is no classifier is held back for this.
+            samples of a network other than a classifier is held back for this.
     seed    of everything random.
     cache   a folder for statistics and measured times: the next budget then takes seconds.
 
@@ -83,7 +83,7 @@ def compress(
     compressed = apply(model, made, statistics)
     settings = None if method is None else method_of(method)
     if isinstance(settings, Calibrated) and settings.repair is not None and statistics is not None:
-        compressed = repair(model, compressed, [statistics.images], settings.repair, seed=seed)
+        compressed = repair(model, compressed, [statistics.images], settings.repair, objective=statistics.objective, seed=seed)
     if given is not None and made.fidelity is None:
         objective = made.objective if statistics is None else statistics.objective
         fidelity = build_check(model, given, attack_of(made), objective).fidelity(compressed)

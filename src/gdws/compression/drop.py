@@ -3,7 +3,7 @@
 What is bounded is the upper end of a 95 % interval of what was lost (most_lost of gdws.planning.fidelity): of classes points of
 accuracy where the images have labels, of agreement where not; and where the calibration images are attacked, also the share of
 attacked images that the original withstands and the compressed network does not. Of other outputs it is the distance to the
-original's in per cent, and of a measure of the user's own its loss, which has no interval. Every network that is tried gets an
+original's in percent, and of a measure of the user's own its loss, which has no interval. Every network that is tried gets an
 interval of its own. That some are tried is not corrected for, and seldom matters: those far from the budget are clear.
 """
 

@@ -1,5 +1,5 @@
-"""What a compression cost: how far the outputs of both networks are apart; of classes, how many images both decide alike, and
-how many rightly."""
+"""What a compression cost: how far the outputs of both networks are apart; of classes, how many images get the same class from
+both, and how many the right one."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ Metric = Callable[[nn.Module], float]
 SHARE_HELD_BACK = 0.2
 """Share of the calibration images that a budget of points holds back."""
 ATTACKED, ATTACKED_AT_ONCE, AT_ONCE = 200, 100, 8
-"""Images that are attacked, where nothing depends on how many: an attack takes as long as twenty decisions. In such batches;
-and samples at a time of networks that are no classifiers."""
+"""Images that are attacked, where nothing depends on how many: an attack takes as long as twenty passes. In such batches;
+and samples at a time of networks other than classifiers."""
 
 
 def hold_back(images: Inputs, labels: Tensor | None) -> tuple[tuple[Inputs, Tensor | None], tuple[Inputs, Tensor | None]]:
@@ -65,10 +65,10 @@ def refuse_calibration_images(networks: Mapping[str, nn.Module], batches: AnyBat
 
 
 def agreement(model: nn.Module, other: nn.Module, images: Tensor) -> float:
-    """Measure how many images two networks decide alike.
+    """Measure how many images two networks give the same class.
 
     model   takes images (B, C, H, W) in [0, 1] and returns logits (B, classes).
-    other   the network beside it, of the same classes.
+    other   the network to compare it with, of the same classes.
     images  floats (N, C, H, W) in [0, 1].
 
     Returns the percentage of images, from 0 to 100. Raises GdwsError when one of the networks was calibrated on some of these
@@ -85,7 +85,7 @@ def agreement(model: nn.Module, other: nn.Module, images: Tensor) -> float:
 
 
 def decided_alike(model: nn.Module, other: nn.Module, images: Tensor) -> float:
-    """Per cent of the images that both models decide alike, whatever they were calibrated on."""
+    """Percentage of the images that both models give the same class, whatever they were calibrated on."""
     return 100 * int((decisions(model, images) == decisions(other, images)).sum()) / len(images)
 
 
@@ -132,9 +132,9 @@ def attack_of(plan: Plan) -> PGD | None:
 
 
 class DecisionCheck:
-    """A classifier on images that others are compared with it on: what it decides, which is looked up once.
+    """A classifier on images that others are compared with it on: its predictions, which are computed once.
 
-    attack  made on the network, for the first `most` images: against the labels, or its own decisions without labels.
+    attack  made on the network, for the first `most` images: against the labels, or its own predictions without labels.
     """
 
     def __init__(
@@ -172,7 +172,7 @@ class DecisionCheck:
 
 
 class OutputCheck:
-    """Any network on samples that others are compared with it on: its outputs, which are looked up once."""
+    """Any network on samples that others are compared with it on: its outputs, which are computed once."""
 
     def __init__(self, model: nn.Module, samples: Inputs, source: str, objective: Objective) -> None:
         self.source, self.samples = source, cut_tiles(model, samples)

@@ -12,7 +12,7 @@ With z the features that the layer's bank makes of x, the mix P minimizes, summe
     |y - P z|^2 on clean images  +  |y - P z|^2 on attacked ones  +  ATTACK_WEIGHT |dy - P dz|^2,
 
 where dy and dz are what the attack changes: small beside y and z, so without their own term least squares all but ignores
-them, and they are what robustness is made of. A small ridge pulls P towards the weights that it had.
+them, and they are what robustness is made of. A small ridge pulls P toward the weights that it had.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def refit(
     images = images[:count]
     shell = private_copy(model).eval()
     both = place(images if attacked is None else concatenate([images, attacked[:count]]), device, dtype)
-    uses = {site.name: len(site.maps) for site in find_convolutions(model, both) if site.name in layers}
+    uses = {site.name: len(site.maps) for site in find_convolutions(model, both[:1]) if site.name in layers}
     # Layers of one call are fitted once more where others have several, which only the end of a pass knows.
     shared_by_calls = any(count > 1 for count in uses.values())
     total = sum(uses.values()) + shared_by_calls * sum(count == 1 for count in uses.values())

@@ -27,7 +27,7 @@ from gdws.core.execution import evaluating, full_precision, own_copy, placement
 from gdws.core.inputs import Inputs, map_tensors, place
 from gdws.core.progress import note, track
 from gdws.core.unwrap import unwrap
-from gdws.objectives import OBJECTIVES, Objective
+from gdws.objectives import AUTO, Objective
 from gdws.objectives.base import relative_error
 from gdws.planning.plan import attach_plan, plan_of
 from gdws.structures.balance import balance, unbalance
@@ -37,6 +37,10 @@ SMALLEST = 1e-3
 """The size of values that the learning rate of a tensor of smaller ones, such as a bias of zeros, goes by."""
 HELD_BACK = 0.1
 """Share of the samples that tell whether it did any good."""
+SETTLED_ON = 64
+"""Samples, at most, whose answers the objective learns from."""
+AT_ONCE = 8
+"""Samples, where nothing is learned."""
 WARMUP = 0.05
 """Share of the steps in which the rate rises."""
 
@@ -45,14 +49,21 @@ DEFAULT = Repair()
 
 
 def repair(
-    model: nn.Module, compressed: nn.Module, images: AnyBatches, settings: Repair = DEFAULT, *, seed: int = 0
+    model: nn.Module,
+    compressed: nn.Module,
+    images: AnyBatches,
+    settings: Repair = DEFAULT,
+    *,
+    objective: str | Objective | None = None,
+    seed: int = 0,
 ) -> nn.Module:
-    """Tune a compressed network without labels, towards the original's outputs and what its convolutions give.
+    """Tune a compressed network without labels, toward the original's outputs and what its convolutions give.
 
     model       the original, which teaches.
     compressed  what gdws.compress made of it. It is left as it was found.
     images      batches as in gdws.compress; targets are not used. The calibration images will do; more of them are better.
     settings    steps, batch, rate and so on.
+    objective   what must be kept; by default what the plan says. One of your own must be given again.
     seed        of everything random.
 
     A tenth of the samples is held back. Returns the tuned copy, in eval mode and with its plan; or an untuned one, if it was no
@@ -69,8 +80,8 @@ def repair(
     teacher = own_copy(unwrap(model)).eval().requires_grad_(False)
     samples, _ = gather_inputs(images)
     plan = plan_of(compressed)
-    name = "auto" if plan is None or plan.objective not in OBJECTIVES else plan.objective
-    samples, _, settled = settle(teacher, samples, None, Uniform(objective=name), is_collected=False)
+    named = AUTO if plan is None else plan.objective
+    samples, _, settled = settle(teacher, samples, None, Uniform(objective=objective or named), is_collected=False)
     objective = settled.settled_objective
     if settings.attack is not None and not (objective.attackable and isinstance(samples, Tensor)):
         raise GdwsError(f"the objective {objective.name!r} got an attack to repair under: expected attack=None")
@@ -83,6 +94,7 @@ def repair(
     taught = {layer: _same_place(teacher, layer) for layer in layers}
     few, seen = samples[: len(samples) - held], samples[len(samples) - held :]
     with full_precision(), evaluating(teacher):
+        objective = objective.settled(_answers(teacher, few[:SETTLED_ON], objective))
         before = _held_back_loss(teacher, moving, seen, objective)
         _descend(teacher, moving, taught, layers, few, objective, settings, torch.Generator().manual_seed(seed))
         after = _held_back_loss(teacher, moving, seen, objective)
@@ -105,7 +117,7 @@ def _descend(
     settings: Repair,
     generator: torch.Generator,
 ) -> None:
-    """Train `moving`, in place, towards `teacher`."""
+    """Train `moving`, in place, toward `teacher`."""
     groups: list[dict[str, Any]] = [
         {"params": [value], "lr": settings.rate * max(SMALLEST, float(value.detach().square().mean().sqrt()))}
         for value in moving.parameters()
@@ -146,10 +158,17 @@ def _descend(
         note(f"loss {float(outputs.detach()) / firsts[0]:.2f} of the first")
 
 
+def _answers(teacher: nn.Module, samples: Inputs, objective: Objective) -> list[list[Tensor]]:
+    """On the CPU, a few samples at a time."""
+    with torch.no_grad():
+        parts = [objective.answers(teacher, place(part, *placement(teacher))) for part in samples.split(AT_ONCE)]
+    return [[value.float().cpu() for value in part] for part in parts]
+
+
 def _held_back_loss(teacher: nn.Module, moving: nn.Module, samples: Inputs, objective: Objective) -> float:
     losses: list[float] = []
     with torch.no_grad():
-        for part in samples.split(8):
+        for part in samples.split(AT_ONCE):
             goal = objective.answers(teacher, place(part, *placement(teacher)))
             found = objective.outputs(_called(moving, place(part, placement(moving)[0], torch.float32)))
             losses.append(float(objective.loss(goal, found)) * len(part))

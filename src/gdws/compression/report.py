@@ -1,4 +1,4 @@
-"""What a compression came to, measured here: speed beside dense, cost in decisions, multiply-adds and size of it all."""
+"""What a compression came to, measured here: speed relative to dense, cost in accuracy, multiply-adds and size of it all."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from gdws.compression.compaction.rebuild import smaller_layers
 from gdws.compression.fidelity import CheckImages, Metric, attack_of, build_check, refuse_calibration_images
 from gdws.core.checks import AnyBatches, unpack_inputs
 from gdws.core.errors import GdwsError
@@ -16,7 +17,7 @@ from gdws.core.inputs import Inputs, place
 from gdws.deploy.benchmark import bench
 from gdws.deploy.engines import compile
 from gdws.objectives import Classes
-from gdws.planning.cost import Cost, network_cost
+from gdws.planning.cost import PRUNED, Cost, network_cost
 from gdws.planning.fidelity import AnyFidelity
 from gdws.planning.latency.target import device_name
 from gdws.planning.plan import Plan, plan_of
@@ -28,7 +29,7 @@ SLOWER = 0.98
 
 @dataclass(frozen=True, kw_only=True)
 class Speed:
-    """Seconds of a pass of both networks (lower quartiles), each in its fastest engine on this machine, taken in turns."""
+    """Seconds of a pass of both networks (lower quartiles), each in its fastest engine on this machine, interleaved."""
 
     device: str
     precision: str
@@ -51,9 +52,11 @@ class Speed:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """A compressed network beside its original. As text: a line each for speed, cost in decisions, multiply-adds and size.
+    """A compressed network beside its original. As text: a line each for speed, cost in decisions, multiply-adds and size, and
+    one more where the original was pruned.
 
     before, after  of the whole network
+    smaller        layers of the original that had been made smaller (gdws.compact)
     fidelity       what it cost on images that it was not calibrated on; None where there were none
     speed          None where it could not be timed, and `untimed` says why
     """
@@ -63,6 +66,19 @@ class Report:
     fidelity: AnyFidelity | None
     speed: Speed | None
     untimed: str = ""
+    smaller: int = 0
+
+    @property
+    def pruned(self) -> str:
+        """What a pruning left of the original; empty where there was none."""
+        share = self.before.nonzeros / self.before.parameters
+        zeros = (
+            [f"{100 * share:.1f} % of its {self.before.parameters / 1e6:.2f} M parameters are not zero"]
+            if share < PRUNED
+            else []
+        )
+        smaller = [f"{self.smaller} of its layers were made smaller"] if self.smaller else []
+        return ", ".join(zeros + smaller)
 
     @property
     def warnings(self) -> list[str]:
@@ -88,6 +104,7 @@ class Report:
                 f"cost: {cost}",
                 f"MACs: {macs} of the whole network",
                 f"size: {size} of the whole network",
+                *([f"pruned before: {self.pruned}"] if self.pruned else []),
             ]
         )
 
@@ -114,7 +131,7 @@ def report(
 
     model       the network as it was, and compressed: what gdws.compress made of it.
     images      (B, C, H, W), or other inputs, of the size and batch that will be run: both networks are timed on them, each in
-                the fastest of the engines that are installed. A plan for a budget of time brings the time that it was measured
+                the fastest of the engines that are installed. A plan for a latency budget brings the time that it was measured
                 at instead.
     check       held-out images, with labels or without, or a measure of your own, as in gdws.compress; without any the report
                 has what the plan has recorded.
@@ -149,11 +166,12 @@ def report(
             speed = _time(model, compressed, images, precision, threads or torch.get_num_threads())
         except GdwsError as error:  # no engine for it, or a network that none can read
             untimed = str(error)
-    return Report(before=before, after=after, fidelity=fidelity, speed=speed, untimed=untimed)
+    smaller = len(smaller_layers(model))
+    return Report(before=before, after=after, fidelity=fidelity, speed=speed, untimed=untimed, smaller=smaller)
 
 
 def _measured(made: Plan | None) -> Speed | None:
-    """What a plan for a budget of time was measured at."""
+    """What a plan for a latency budget was measured at."""
     if made is None or made.measured is None:
         return None
     found = made.measured

@@ -1,7 +1,9 @@
 """Compressed networks on disk: a folder with model.safetensors, gdws.json and model.onnx. Nothing in it is ever unpickled.
 
-The weights go into the architecture of the original. model.onnx is the whole network and needs none (torch.export's own files
-would be unpickled); a network that cannot be exported is saved without it, and gdws.json says why.
+The weights go into the architecture of the original, of which gdws.json says what was made smaller and what was factorized.
+model.onnx is the whole network and needs none (torch.export's own files would be unpickled); a network that cannot be exported
+is saved without it, and gdws.json says why. So is a sparse network: its tensors are stored as their non-zeros
+(gdws.core.reading.sparse), and model.onnx would be dense.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import reprlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +19,14 @@ import torch
 from safetensors.torch import save as serialize
 from torch import Tensor, nn
 
+from gdws.compression.compaction.rebuild import shrink, smaller_layers
 from gdws.core.errors import GdwsError, first_line
 from gdws.core.execution import evaluating, full_precision, own_copy, placement
 from gdws.core.files import NotWritten, new_folder
 from gdws.core.inputs import Inputs, call_model, floats_in, place
+from gdws.core.reading import sparse
 from gdws.core.reading.limits import read_file
-from gdws.core.reading.schema import build, parse
+from gdws.core.reading.schema import Size, build, parse
 from gdws.core.reading.weights import contiguous_copies, load_weights, read_weights
 from gdws.core.sites import replace_modules
 from gdws.core.unwrap import unwrap
@@ -35,8 +39,9 @@ from gdws.deploy.tracing import trace_any_batch
 from gdws.planning.plan import Plan, attach_plan, example_of, plan_of
 from gdws.structures import STRUCTURES
 
-FORMAT, READABLE = "gdws model 2", ("gdws model 1", "gdws model 2")
-"""What is written, and what is read. The first has no model.onnx, and names of layers may begin with that of a wrapper."""
+FORMAT, READABLE = "gdws model 3", ("gdws model 1", "gdws model 2", "gdws model 3")
+"""What is written, and what is read. The first has no model.onnx, and names of layers may begin with that of a wrapper; the
+second knows neither smaller layers nor sparse tensors."""
 FILES = ("gdws.json", "model.safetensors", "model.onnx")
 """What the folder of a network consists of."""
 WRAPPERS = ("network", "module")
@@ -53,10 +58,17 @@ class _Stored:
     plan: dict[str, Any] | None
     exported: bool = False
     not_exported_because: str | None = None
+    smaller: dict[str, tuple[Size, Size]] = field(default_factory=dict)
+    sparse: dict[str, tuple[Size, ...]] = field(default_factory=dict)
 
 
 def save(
-    model: nn.Module, folder: str | os.PathLike[str], *, force: bool = False, base: str | None = None, export: bool = True
+    model: nn.Module,
+    folder: str | os.PathLike[str],
+    *,
+    force: bool = False,
+    base: str | None = None,
+    export: bool | None = None,
 ) -> None:
     """Save a network: its tensors, its factored layers and its plan, in a folder with model.safetensors and gdws.json.
 
@@ -65,7 +77,10 @@ def save(
     force   write over a folder that exists, if it is empty or holds nothing but such a network.
     base    name of the architecture, such as "zoo:resnet18", for the command line and gdws.models.resolve.
     export  also write the whole network as model.onnx, where it can be exported, which takes seconds. The folder then needs
-            no base.
+            no base. By default it is left out of a network that is stored sparsely, for which it would be dense.
+
+    Where at least half of the bytes are saved by it, the tensors are stored as their non-zeros. They are read again bit by bit,
+    but for the sign of zeros.
 
     Raises GdwsError when the folder exists without force, or cannot be written.
 
@@ -90,11 +105,18 @@ def save(
         "base": base,
         "layers": layers,
         "plan": None if plan is None else json.loads(plan.to_json()),
+        "smaller": smaller_layers(model),
     }
-    tensors = contiguous_copies(model.state_dict())
+    tensors, shapes = sparse.pack(contiguous_copies(model.state_dict()))
+    record["sparse"] = shapes
     with new_folder(Path(folder), force, FILES) as temporary:
         (temporary / "model.safetensors").write_bytes(serialize(tensors))
-        reason = _export(model, plan, temporary / "model.onnx") if export else "it was saved with export=False"
+        if export is None and shapes:
+            reason: str | None = "it is sparse, and the file would be dense"
+        elif export is False:
+            reason = "it was saved with export=False"
+        else:
+            reason = _export(model, plan, temporary / "model.onnx")
         record |= {"exported": reason is None, "not exported because": reason}
         (temporary / "gdws.json").write_text(json.dumps(record, indent=1))
 
@@ -120,6 +142,7 @@ def load(folder: str | os.PathLike[str], model: nn.Module | None = None) -> nn.M
     model = unwrap(model)
     record, tensors = read_saved(folder, model)
     loaded = own_copy(model).eval()
+    shrink(loaded, record["smaller"], str(folder))
     for name, structure in record["layers"].items():
         try:
             conv = loaded.get_submodule(name)
@@ -134,7 +157,8 @@ def load(folder: str | os.PathLike[str], model: nn.Module | None = None) -> nn.M
 
 
 def read_record(folder: str | os.PathLike[str]) -> dict[str, Any]:
-    """gdws.json of a saved network, checked: its base, layers, exported, "not exported because", and plan, a Plan or None."""
+    """gdws.json of a saved network, checked: its base, layers, exported, "not exported because", smaller, sparse, and plan, a
+    Plan or None."""
     path = Path(folder) / "gdws.json"
     problem = f"{path} is not whole"
     try:
@@ -152,7 +176,8 @@ def read_record(folder: str | os.PathLike[str]) -> dict[str, Any]:
 
 def read_saved(folder: str | os.PathLike[str], model: nn.Module) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """gdws.json and the tensors, all under the names that the unwrapped original `model` has."""
-    record, tensors = read_record(folder), read_weights(Path(folder) / "model.safetensors")
+    record, path = read_record(folder), Path(folder) / "model.safetensors"
+    tensors = sparse.unpack(read_weights(path), record["sparse"], path)
     for wrapper in WRAPPERS:
         start = f"{wrapper}."
         if all(name.startswith(start) for name in tensors) and not hasattr(model, wrapper):

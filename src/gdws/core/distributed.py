@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -29,6 +29,12 @@ class ProcessGroup:
         """Until every process is here."""
         if self.world > 1:
             dist.barrier()
+
+    def take_from_first(self, values: Iterable[Tensor]) -> None:
+        """Every process gets the values of the first, in place."""
+        if self.world > 1:
+            for value in values:
+                dist.broadcast(value, 0)
 
     def merged(self, decided: Tensor) -> Tensor:
         """The elementwise maximum over the processes, which all but the owner leave at 0. Whole numbers, on the CPU."""

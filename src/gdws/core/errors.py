@@ -2,7 +2,7 @@
 
 
 class GdwsError(ValueError):
-    """Bad input, told in one sentence: what was given and what was expected.
+    """Bad input, reported in one sentence: what was given and what was expected.
 
     It is a ValueError. Every function of gdws raises it for arguments that it refuses.
 

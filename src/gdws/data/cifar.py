@@ -55,8 +55,9 @@ def _members(archive: Path, names: list[str]) -> dict[str, bytes]:
     try:
         with open_file(archive) as file, gzip.open(file) as unpacked:
             bounded: Any = Bounded(unpacked, archive, archive.stat().st_size)
-            members = tarfile.open(fileobj=bounded, mode="r|")  # noqa: SIM115, it holds nothing open
+            members: Any = tarfile.open(fileobj=bounded, mode="r|")  # noqa: SIM115, it holds nothing open
             for member in members:
+                members.members.clear()  # of which it keeps all, and there may be millions
                 inside, _, name = member.name.rpartition("/")
                 if inside == INSIDE and name in names and (content := members.extractfile(member)) is not None:
                     contents[name] = content.read()

@@ -53,8 +53,8 @@ class Files:
         return torch.from_numpy(np.stack(pixels)).permute(0, 3, 1, 2).contiguous()
 
     def _pixels(self, path: Path) -> np.ndarray:
-        with decoded(path) as colours:
-            return np.asarray(_centre(colours, path) if self.resized else colours)
+        with decoded(path) as colors:
+            return np.asarray(_center(colors, path) if self.resized else colors)
 
 
 def read(folder: Path, split: str, needed: bool = True) -> tuple[Files, Tensor | None]:
@@ -124,7 +124,7 @@ def _alike_and_small(paths: Sequence[Path]) -> bool:
     return True
 
 
-def _centre(image: Image.Image, path: Path) -> Image.Image:
+def _center(image: Image.Image, path: Path) -> Image.Image:
     """CROP x CROP out of the center, after resizing: the pixels of torchvision's usual evaluation."""
     width, height = image.size
     shorter = min(width, height)

@@ -29,12 +29,12 @@ class Header(NamedTuple):
 
     start: int
     shape: tuple[int, ...]
-    kind: np.dtype
+    dtype: np.dtype
     fortran: bool
 
     @property
     def bytes(self) -> int:
-        return math.prod(self.shape) * self.kind.itemsize
+        return math.prod(self.shape) * self.dtype.itemsize
 
 
 def read_header(file: IO[bytes]) -> Header:
@@ -71,7 +71,7 @@ class Rows:
 
     def read(self) -> Tensor:
         """Images, uint8 (N, C, H, W), or values (N, ...)."""
-        rows, kind = np.asarray(self.chosen), self.header.kind
+        rows, kind = np.asarray(self.chosen), self.header.dtype
         check_bytes(f"{len(rows):,} rows of {self.path}", self._row_bytes * len(rows), self.path.stat().st_size)
         values = np.empty((len(rows), *self.header.shape[1:]), kind)
         with open_file(self.path) as file:
@@ -83,7 +83,7 @@ class Rows:
 
     @property
     def _row_bytes(self) -> int:
-        return math.prod(self.header.shape[1:]) * self.header.kind.itemsize
+        return math.prod(self.header.shape[1:]) * self.header.dtype.itemsize
 
 
 def read(path: Path) -> Rows | Tensor:
@@ -96,7 +96,7 @@ def read(path: Path) -> Rows | Tensor:
             header = read_header(file)
         except Exception as error:  # a broken header fails in many ways
             raise GdwsError(f"{path} is not an .npy file with an array (N, ...): {error}") from None
-        check_type(header.kind, str(path))
+        check_type(header.dtype, str(path))
         if not header.shape or min(header.shape) < 1:
             raise GdwsError(
                 f"{path} has an array of shape {header.shape}: expected (N, ...) with at least one value in each row"
@@ -106,7 +106,7 @@ def read(path: Path) -> Rows | Tensor:
         if not header.fortran or len(header.shape) == 1:
             return Rows(path, header, range(header.shape[0]))
         check_bytes(f"{path}, whose rows do not lie one after the other,", header.bytes)
-        columns = np.empty(header.shape[::-1], header.kind)
+        columns = np.empty(header.shape[::-1], header.dtype)
         _fill(columns, file, path)
     values = columns.T
     return images_of(values) if is_images(values) else tensor_of(values, str(path))
@@ -124,9 +124,14 @@ def check_type(kind: np.dtype, what: str) -> None:
         raise GdwsError(f"{what} holds {kind}: expected floats, integers of up to int64, or bools")
 
 
-def is_images(array: np.ndarray) -> bool:
+def kept_type(kind: np.dtype) -> np.dtype:
+    """What values of a type become that are no pixels."""
+    return np.dtype({"f": np.float32, "b": np.bool_}.get(kind.kind, np.int64))
+
+
+def is_images(array: np.ndarray | Header) -> bool:
     """Bytes of four dimensions are pixels."""
-    return array.dtype == np.uint8 and array.ndim == 4
+    return array.dtype == np.uint8 and len(array.shape) == 4
 
 
 def images_of(array: np.ndarray) -> Tensor:
@@ -143,6 +148,5 @@ def tensor_of(array: np.ndarray, what: str) -> Tensor:
     check_type(array.dtype, what)
     if is_images(array):
         return images_of(array)
-    kind = {"f": np.float32, "b": np.bool_}.get(array.dtype.kind, np.int64)
     with np.errstate(over="ignore"):  # an infinity is told where inputs are checked
-        return torch.from_numpy(np.ascontiguousarray(array, kind).reshape(array.shape))
+        return torch.from_numpy(np.ascontiguousarray(array, kept_type(array.dtype)).reshape(array.shape))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import os
 import zipfile
 
@@ -13,7 +14,7 @@ from torch import Tensor
 from gdws.core.errors import GdwsError
 from gdws.core.inputs import Arguments, Inputs
 from gdws.core.reading.limits import check_bytes
-from gdws.data.npy import images_of, read_header, tensor_of
+from gdws.data.npy import images_of, is_images, kept_type, read_header, tensor_of
 
 AT_ONCE, BYTES_A_PIXEL = 50, 320
 """Images that commands work on together, and a third of what the embedded network then takes for each of their pixels."""
@@ -70,7 +71,7 @@ def _arrays(file: io.BufferedIOBase, name: str, split: str, needed: bool) -> dic
     try:
         with zipfile.ZipFile(file) as archive:  # np.load would also take a single array
             wanted = _wanted([member.removesuffix(".npy") for member in archive.namelist()], split, needed)
-            check_bytes(name, sum(_unpacked(archive, f"{part}.npy") for part in wanted.values()), size)
+            check_bytes(name, sum(_taken(archive, called, f"{part}.npy") for called, part in wanted.items()), size)
         file.seek(0)
         with np.load(file, allow_pickle=False) as arrays:
             return {called: arrays[part] for called, part in wanted.items()}
@@ -97,13 +98,17 @@ def _wanted(names: list[str], split: str, needed: bool) -> dict[str, str]:
     return {name: prefix + name for name in names}
 
 
-def _unpacked(archive: zipfile.ZipFile, name: str) -> int:
-    """Bytes that a member unpacks to, which must be those of its array: NumPy asks for as much memory as the array claims."""
+def _taken(archive: zipfile.ZipFile, called: str, name: str) -> int:
+    """Bytes that a member unpacks to, or those of what it is kept as, where these are more.
+
+    They must be those of its array: NumPy asks for as much memory as the array claims.
+    """
     size = archive.getinfo(name).file_size
     with archive.open(name) as member:
         header = read_header(member)
-        if header.kind.hasobject:
+        if header.dtype.hasobject:
             raise ValueError(f"{name} holds objects")
         if header.bytes != size - header.start:
             raise ValueError(f"{name} claims an array of shape {header.shape} and has {size:,} bytes")
-    return size
+    pixels = is_images(header) or (called == "images" and header.dtype == np.uint8)
+    return size if pixels else max(size, math.prod(header.shape) * kept_type(header.dtype).itemsize)

@@ -9,6 +9,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from PIL import Image, ImageFile
+from PIL.TiffImagePlugin import TILELENGTH, TILEWIDTH
 
 from gdws.core.errors import GdwsError
 from gdws.core.reading.limits import BYTES_A_PIXEL, check_bytes, open_file
@@ -32,7 +33,7 @@ def size_of(path: Path) -> tuple[int, int]:
 @contextmanager
 def decoded(path: Path, mode: str = "RGB") -> Iterator[Image.Image]:
     """The pixels of a file: gray "L", "RGB", or with transparency "RGBA". What fails inside is told of the file."""
-    with _opened(path, "a whole image of 8 bits a channel") as image, _DECODING if _is_large(image) else nullcontext():
+    with _opened(path, "a whole image of 8 bits a channel") as image, _DECODING if _room(image) > LARGE else nullcontext():
         if deep := _deep_mode(image):
             raise ValueError(f"its pixels have mode {deep}")
         see_through = image.mode == "P" and "transparency" in image.info  # Pillow warns of a direct way
@@ -44,7 +45,7 @@ def _opened(path: Path, expected: str) -> Iterator[ImageFile.ImageFile]:
     """An image of one of the FORMATS whose header is read, and which is not too large to be decoded."""
     try:
         with open_file(path) as file, Image.open(file, formats=FORMATS) as image:
-            check_bytes(path, BYTES_A_PIXEL * image.width * image.height, path.stat().st_size)
+            check_bytes(path, BYTES_A_PIXEL * _room(image), path.stat().st_size)
             yield image
     except GdwsError:
         raise
@@ -52,8 +53,10 @@ def _opened(path: Path, expected: str) -> Iterator[ImageFile.ImageFile]:
         raise GdwsError(f"{path} cannot be decoded ({error}): expected {expected}") from None
 
 
-def _is_large(image: Image.Image) -> bool:
-    return image.width * image.height > LARGE
+def _room(image: Image.Image) -> int:
+    """Pixels that decoding makes room for: of the image, or of one of the tiles of a TIFF file, which may be larger."""
+    tags = getattr(image, "tag_v2", {})
+    return max(image.width * image.height, int(tags.get(TILEWIDTH, 0)) * int(tags.get(TILELENGTH, 0)))
 
 
 def _deep_mode(image: ImageFile.ImageFile) -> str | None:

@@ -1,1 +1,1 @@
-"""Run a network fast and prove that it decides the same: ONNX files, int8, engines, CUDA graphs, benchmarks."""
+"""Run a network fast and verify that it gives the same results: ONNX files, int8, engines, CUDA graphs, benchmarks."""

@@ -1,4 +1,4 @@
-"""Frames per second of models side by side, taken in turns so that a busy machine disturbs all of them alike."""
+"""Frames per second of models side by side, interleaved so that a busy machine disturbs all of them alike."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Timing:
 
 
 def bench(models: Mapping[str, Callable[..., Any]], example: Inputs, warmup: int = 20, repeats: int = 100) -> dict[str, Timing]:
-    """Time forward passes of several models in turns, so that a busy machine disturbs all of them alike.
+    """Time forward passes of several models, interleaved, so that a busy machine disturbs all of them alike.
 
     models   by name: modules, what gdws.compile gives, or any functions of inputs.
     example  the batch of every pass: images (B, C, H, W), or gdws.Arguments of several tensors.

@@ -87,7 +87,7 @@ class Engine:
     device         where it runs: "cpu", "cuda", or "any" for wherever the model is.
     precisions     what it runs a float32 model in; int8 needs calibration images.
     build          makes a run from (source, precision, threads, calibration inputs or None).
-    packages       what it needs beside PyTorch, and int8_packages what it needs beside them for int8.
+    packages       what it needs besides PyTorch, and int8_packages what it needs besides them for int8.
     reads_files    whether it runs ONNX files.
     is_candidate   whether "auto" considers it.
     times_layers   whether single layers can be timed in it, so that plans can be made for it (gdws.Target).

@@ -1,4 +1,4 @@
-"""Packages that only some of what deploys networks needs."""
+"""Packages that only some of what gdws does needs."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from typing import Any
 from gdws.core.errors import GdwsError
 
 
-def require(module: str) -> Any:
-    """Import a module of the extra `engines`, or say how to get it.
+def require(module: str, extra: str = "engines") -> Any:
+    """Import a module of an extra, or say how to get it.
 
-    The engines would report their use to their makers, and keep a number for that in the user's folder: here they do not. Who
+    The engines would report their use to their vendors, and keep a number for that in the user's folder: here they do not. Who
     wants it sets ORT_DISABLE_TELEMETRY=0, or imports openvino before gdws does.
     """
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
@@ -26,7 +26,7 @@ def require(module: str) -> Any:
             return importlib.import_module(module)
     except ImportError:
         package = module.partition(".")[0]
-        raise GdwsError(f"{package} is not installed: expected it here (pip install 'gdws[engines]')") from None
+        raise GdwsError(f"{package} is not installed: expected it here (pip install 'gdws[{extra}]')") from None
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from gdws.evaluation.comparison import NATURAL, WORST, percent
 
 @dataclass(frozen=True)
 class Accuracy:
-    """Which images a model decides right.
+    """Which images a model classifies correctly.
 
     natural   bools (N,).
     attacked  bools (N,), after the attack; None without one.
@@ -26,12 +26,12 @@ class Accuracy:
 
     @property
     def natural_percent(self) -> float:
-        """Per cent of the images that are right."""
+        """Percentage of the images that are correct."""
         return percent(self.natural)
 
     @property
     def robust_percent(self) -> float:
-        """Per cent of the images that are right without the attack and with it; NaN without one."""
+        """Percentage of the images that are correct without the attack and with it; NaN without one."""
         return math.nan if self.attacked is None else percent(self.attacked)
 
 

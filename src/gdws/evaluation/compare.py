@@ -1,6 +1,6 @@
 """The evaluation: networks side by side on the same images, under the same attacks from the same random starts.
 
-Everything is kept for each image, right or wrong, so that networks can be compared in pairs and attacks united by their worst
+Everything is kept for each image, correct or wrong, so that networks can be compared in pairs and attacks united by their worst
 case. Attacks run in true float32, on the float32 network; what is deployed (half precision, an exported file) decides the
 examples made on that network, those that barely fool it and those made to the end. The random starts of a batch depend on the
 seed, its number and the attack, and on nothing else: a result is the same whether it was made in one run or in pieces, by one
@@ -72,7 +72,7 @@ def compare(
     batches     (images, labels) as a Dataset or a DataLoader gives them, in the same order every time.
     attacks     of gdws.attacks, each once; none for natural accuracy alone.
     seed        of the attacks' random starts.
-    deployed    by name, other forms of these networks, half precision or ONNX files, which decide the examples made on them
+    deployed    by name, other forms of these networks, half precision or ONNX files, evaluated on the examples made on them
                 (gdws.evaluation.deployed.Deployed).
     transfer    try the base's examples on every other network, and theirs on the base.
     checkpoint  a file that keeps the result of every batch.
@@ -82,7 +82,7 @@ def compare(
     processes   several processes that share the batches; each is given the same arguments and returns the whole result
                 (gdws.core.distributed.join_processes).
 
-    Returns gdws.evaluation.comparison.Comparison: for each network and attack, which images are right. An image that is wrong
+    Returns gdws.evaluation.comparison.Comparison: for each network and attack, which images are correct. An image that is wrong
     without an attack counts as wrong with it.
 
     Raises GdwsError when there are no images or labels, when images are not in [0, 1] or a network was calibrated on some of
@@ -194,7 +194,7 @@ def random_starts(attack: Attack, seed: int, batch: int) -> torch.Generator:
 def without_early_exit(attack: Attack) -> Attack:
     """The attack as it makes examples for other networks: with all its steps, from one start.
 
-    One that stops at the first wrong decision of the network that it attacks makes examples that hardly fool another.
+    One that stops at the first wrong prediction of the network that it attacks makes examples that hardly fool another.
     """
     if not getattr(attack, "early_exit", False):
         return attack
@@ -293,7 +293,7 @@ def _so_far(networks: Mapping[str, nn.Module], trials: Sequence[Trial], entries:
     """Worst-case accuracy of each network on the batches of this process."""
     right = torch.cat([entry.right for entry in entries.values()], 1)
     rows = {name: [row for row, trial in enumerate(trials) if trial.judge == trial.maker == name] for name in networks}
-    return "right so far " + ", ".join(f"{percent(right[own].all(0)):.1f}" for own in rows.values()) + " %"
+    return "correct so far " + ", ".join(f"{percent(right[own].all(0)):.1f}" for own in rows.values()) + " %"
 
 
 def _identity(attack: Attack) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The result of an evaluation: who decided which image rightly, for every network and every attack."""
+"""The result of an evaluation: per-image correctness, for every network and every attack."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NATURAL, WORST = "natural", "worst case"
 
 
 class Trial(NamedTuple):
-    """Who decides which examples: the judge, the attack ("natural" for none), and the network that was attacked."""
+    """The network that is evaluated (judge), the attack ("natural" for none), and the network that was attacked (maker)."""
 
     judge: str
     attack: str
@@ -39,7 +39,7 @@ class Comparison:
 
     @property
     def images(self) -> int:
-        """How many images were decided."""
+        """How many images were evaluated."""
         return len(next(iter(self.right.values())))
 
     @property
@@ -58,7 +58,7 @@ class Comparison:
         return (NATURAL, *self.attacks, WORST) if len(self.attacks) > 1 else (NATURAL, *self.attacks)
 
     def under(self, judge: str, examples: str) -> Tensor:
-        """Which images (N,) a judge decides right.
+        """Which images (N,) a judge classifies correctly.
 
         judge     the name of a network, or of what is deployed of one.
         examples  "natural", the label of an attack on the judge's own network, or "worst case" for the worst of all.
@@ -73,7 +73,7 @@ class Comparison:
         return self.base if judge == self.makers[judge] else self.makers[judge]
 
     def paired_change(self, judge: str, examples: str) -> PairedChange:
-        """A `judge` beside its reference on the same `examples`: images lost and gained, points, interval, p-value."""
+        """A `judge` compared with its reference on the same `examples`: images lost and gained, points, interval, p-value."""
         return paired_change(self.under(self.reference(judge), examples), self.under(judge, examples))
 
     @property
@@ -82,7 +82,7 @@ class Comparison:
         return [trial for trial in self.right if self.makers[trial.judge] != trial.maker]
 
     def record(self) -> dict[str, Any]:
-        """As JSON: a row for each judge, and every image's decision as one character of a string."""
+        """As JSON: a row for each judge, and every image's correctness as one character of a string."""
         rows = []
         for judge in self.makers:
             worst = self.under(judge, WORST) if self.attacks else None

@@ -1,4 +1,4 @@
-"""What is deployed of a network, to be judged beside it: an ONNX file, or the network in half precision."""
+"""What is deployed of a network, to be evaluated with it: an ONNX file, or the network in half precision."""
 
 from __future__ import annotations
 

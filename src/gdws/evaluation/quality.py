@@ -1,4 +1,4 @@
-"""How good a network is that is no classifier: beside the truth, beside the original, or by a measure of one's own."""
+"""How good a network other than a classifier is: against the truth, against the original, or by a measure of one's own."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Quality:
 
 
 def quality(model: nn.Module, truth: AnyBatches | Metric) -> Quality:
-    """Measure a network against the truth: PSNR of pictures and other values, or the share of pixels that are decided rightly.
+    """Measure a network against the truth: PSNR of pictures and other values, or the share of correct pixels.
 
     model  any network but a classifier of whole samples, for which there is gdws.evaluate.
     truth  batches of (inputs, targets): targets of the outputs' shape, for which the mean over the samples of
@@ -107,7 +107,7 @@ def fidelity(
     """Measure how near the outputs of a network are to the original's, on samples that neither was calibrated on.
 
     model      the original.
-    other      the network beside it, such as what gdws.compress made of it.
+    other      the network to compare it with, such as what gdws.compress made of it.
     images     batches as in gdws.compress, for a classifier with labels or without; or a measure of your own.
     objective  by which distances are measured; by default that of the other's plan, or what the shapes speak for.
 

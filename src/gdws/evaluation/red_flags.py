@@ -108,10 +108,10 @@ def check_outputs(name: str, model: nn.Module, images: Tensor, labels: Tensor, n
     right, total, classes = int(natural.sum()), len(natural), once.shape[1]
     if binomial_tail(right, total, 1 / classes) > RARE:
         yield RedFlag(
-            name, "chance", f"{right} of {total} natural images are right, as guessing among {classes} classes might be"
+            name, "chance", f"{right} of {total} natural images are correct, as guessing among {classes} classes might be"
         )
     elif len(images) >= FEWEST and len(once.argmax(1).unique()) < min(2, len(labels.unique())):
-        yield RedFlag(name, "chance", f"{len(images)} natural images are all decided alike")
+        yield RedFlag(name, "chance", f"{len(images)} natural images all get the same class")
     low, high = float(once.min()), float(once.max())
     if low >= 0 and high <= 1:
         yield RedFlag(name, "probabilities", f"all outputs lie from {low:.2g} to {high:.2g}, as probabilities do")
@@ -147,7 +147,7 @@ def check_transfer(found: Comparison, judge: str) -> Iterator[RedFlag]:
         own, other = found.right[Trial(judge, trial.attack, judge)], found.right[trial]
         only_other, only_own = int((own & ~other).sum()), int((other & ~own).sum())
         if binomial_tail(only_other, only_other + only_own, 0.5) < RARE:
-            left = f"{percent(other):.1f} % right, those made on itself {percent(own):.1f} %"
+            left = f"{percent(other):.1f} % correct, those made on itself {percent(own):.1f} %"
             yield RedFlag(judge, "transfer", f"{trial.attack}: examples made on {trial.maker} leave {left}")
 
 

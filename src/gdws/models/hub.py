@@ -1,6 +1,6 @@
 """Networks with weights as the Hugging Face hub keeps them: a repository, or a folder with config.json and model.safetensors.
 
-config.json is a stranger's. It names an architecture of timm or of transformers and its sizes. It cannot have code run, a
+config.json is untrusted. It names an architecture of timm or of transformers and its sizes. It cannot have code run, a
 pickle read or anything more fetched: only FILES are, from the repository that the user names.
 """
 

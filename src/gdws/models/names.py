@@ -18,6 +18,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from gdws.compression import storage
+from gdws.compression.compaction.rebuild import other_classes
 from gdws.core.checks import check_weights
 from gdws.core.errors import GdwsError, first_line
 from gdws.core.reading.limits import check_bytes
@@ -53,7 +54,7 @@ def resolve(
              code, and may do whatever you may. An ONNX file is data (gdws.models.from_onnx).
     weights  a file with a state dict (safetensors or torch), such as a public checkpoint. Nothing in it is executed.
     base     of a folder: the network that it was made from, instead of the one whose name the folder remembers. A remembered
-             FILE.py:FACTORY may be a stranger's and is not run, nor is anything fetched that a folder names
+             FILE.py:FACTORY is untrusted and is not run, nor is anything fetched that a folder names
              (hf:..., timm:hf-hub:...); the folder's exported file stands for the network. A remembered FILE.onnx is read if it
              is where the name says, below the present folder, or beside the folder of the network.
     layers   of a folder: refuse the exported file, which has none.
@@ -96,7 +97,7 @@ def is_onnx(name: str) -> bool:
 
 
 def risk_of(name: str) -> str | None:
-    """What speaks against using a name that a stranger wrote."""
+    """What speaks against using an untrusted name."""
     if is_code(name):
         return "which is code"
     if is_onnx(name):
@@ -175,7 +176,7 @@ def _saved(folder: str, weights: Path | None, base: str | None, layers: bool) ->
     if weights is not None:
         raise GdwsError(f"{folder} is a compressed model with its own weights: expected no --weights")
     remembered = base_of(folder)
-    # The record may come from a stranger.
+    # The record is untrusted.
     risk = None if remembered is None else risk_of(remembered)
     if base is None and remembered is not None and is_onnx(remembered):
         base = _onnx_near(folder, remembered)
@@ -188,8 +189,10 @@ def _saved(folder: str, weights: Path | None, base: str | None, layers: bool) ->
         given = remembered or "FILE.py:FACTORY"
         raise BaseNeeded(f"{folder} {origin}: expected --base {given}, or in Python gdws.load(folder, model)", remembered)
     model = _architecture(base)
-    _, tensors = storage.read_saved(folder, unwrap(model))
-    count = _other_classes(base, unwrap(model), tensors)
+    record, tensors = storage.read_saved(folder, unwrap(model))
+    smaller = tuple(f"{layer}." for layer in record["smaller"])
+    count = _other_classes(base, unwrap(model), {key: value for key, value in tensors.items() if not key.startswith(smaller)})
+    count = count or other_classes(unwrap(model), record["smaller"])
     return storage.load(folder, model if count is None else _architecture(base, count))
 
 

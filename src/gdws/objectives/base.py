@@ -35,7 +35,7 @@ class Objective(ABC):
     name: ClassVar[str]
     """What plans, files and tables call it."""
     unit: ClassVar[str]
-    """What the distances are called, when their mean is shown in per cent."""
+    """What the distances are called, when their mean is shown in percent."""
     attackable: ClassVar[bool] = False
     """Whether gdws.attacks know how to move such outputs."""
 
@@ -71,7 +71,7 @@ class Objective(ABC):
         return self
 
     def tensors(self) -> dict[str, Tensor]:
-        """What `settled` learnt, by name."""
+        """What `settled` learned, by name."""
         return {}
 
     def with_tensors(self, tensors: dict[str, Tensor]) -> Self:

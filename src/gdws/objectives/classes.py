@@ -1,7 +1,7 @@
-"""A class for each sample: logits (B, classes), of which the decision counts.
+"""A class for each sample: logits (B, classes), of which the predicted class counts.
 
-The metric is the divergence of the class probabilities p, softened (gdws.objectives.softening): with a class k drawn from p,
-the cotangent p - onehot(k) has E (c . dz)^2 = 2 KL(p || p + dp) to second order (the Fisher information).
+The metric is the divergence of the class probabilities p, temperature-scaled (gdws.objectives.softening): with a class k
+drawn from p, the cotangent p - onehot(k) has E (c . dz)^2 = 2 KL(p || p + dp) to second order (the Fisher information).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Classes(Objective):
 
     temperature  of the probabilities in the metric; found on the calibration data.
 
-    The distance is 1 where the decision differs, else 0.
+    The distance is 1 where the predicted class differs, else 0.
 
     >>> import torch
     >>> Classes().distances(torch.tensor([[1.0, 2.0], [2.0, 1.0]]), torch.tensor([[1.0, 3.0], [1.0, 2.0]])).tolist()
@@ -32,7 +32,7 @@ class Classes(Objective):
     """
 
     name: ClassVar[str] = "classes"
-    unit: ClassVar[str] = "of the decisions differ"
+    unit: ClassVar[str] = "of the predictions differ"
     attackable: ClassVar[bool] = True
     temperature: float = 1.0
 

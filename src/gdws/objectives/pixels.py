@@ -26,7 +26,7 @@ class Pixels(Objective):
 
     temperature  of the probabilities in the metric; found on the calibration data.
 
-    The distance is the share of the pixels that are decided otherwise.
+    The distance is the share of the pixels that get another class.
 
     >>> import torch
     >>> before, after = torch.rand(4, 2, 8, 8), torch.rand(4, 2, 8, 8)

@@ -1,7 +1,7 @@
-"""How soft the decisions are made that the metric is collected with.
+"""The temperature of the softmax that the metric is collected with.
 
-The metric (gdws.structures.metric) is the Fisher information of the network's decisions: cotangents are p - onehot(k) for a
-class k drawn from p. A network that knows its images by heart answers them with probability one. Then p - onehot(k) is zero
+The metric (gdws.structures.metric) is the Fisher information of the network's predictions: cotangents are p - onehot(k) for a
+class k drawn from p. A network that has memorized its images answers them with probability one. Then p - onehot(k) is zero
 on nearly all of them, and a few hard images decide everything. So the logits are divided by a temperature T first, the smallest
 T >= 1 at which the mean entropy of softmax(z / T) is a third of the largest possible. As T grows, the metric goes over from the
 Fisher information to the squared error of the logits.
@@ -18,7 +18,7 @@ from torch import Tensor
 ENTROPY = 1 / 3
 """Of the largest, log(classes): the mean over the calibration images that the temperature makes sure of."""
 HOTTEST = 1e4
-"""Nothing is softened more than this; logits that are all equal would never be soft enough."""
+"""No temperature is higher than this; logits that are all equal would never be soft enough."""
 
 
 def temperature_of(logits: Tensor) -> float:

@@ -166,15 +166,15 @@ class Beta(Budget):
 
 
 class Drop(Budget):
-    """Find the smallest network that loses at most this many points on images that it was not calibrated on, 95 % sure.
+    """Find the smallest network that loses at most this many points on images that it was not calibrated on (95 % interval).
 
     value  in percentage points, above 0 and below 100; else it raises GdwsError.
 
     Points of accuracy where the images have labels, of agreement with the original where not, and where the calibration images
-    are attacked, of what the original withstood. Of outputs that are no classes, per cent of their distance to the original's;
+    are attacked, of what the original withstood. Of outputs that are not classes, percent of their distance to the original's;
     of a measure of your own (check=), its unit. Several networks are made; the upper end of a 95 % interval of each one's loss
     counts (most_lost of gdws.planning.fidelity). The images are those of check=, or a fifth of the calibration images, which
-    tell too little where the network knows them by heart. Too few of them are refused: Drop(1) takes at least 368.
+    tell too little where the network has memorized them. Too few of them are refused: Drop(1) takes at least 368.
 
     >>> import gdws
     >>> model, images = gdws.models.embedded(), gdws.data.load("demo", "train").take(4)

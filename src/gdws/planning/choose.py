@@ -137,7 +137,8 @@ def _comparison(chosen: Option, options: list[Option]) -> str:
             best[name] = min(option.weight, best.get(name, np.inf))
     if not chosen.weight > 0:
         return ""
-    return ", ".join(f"{name} {loss / chosen.weight:.1f}x" for name, loss in sorted(best.items(), key=lambda item: item[1]))
+    multiples = {name: loss / chosen.weight for name, loss in sorted(best.items(), key=lambda item: item[1])}
+    return ", ".join(f"{name} {multiple:.{int(multiple < 10)}f}x" for name, multiple in multiples.items())
 
 
 def _gdws(conv: nn.Conv2d, g: Tensor, loss: float) -> Choice:

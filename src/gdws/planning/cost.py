@@ -18,6 +18,9 @@ from gdws.core.inputs import Inputs, call_model, map_tensors, place, tensors_of
 from gdws.core.sites import Site
 from gdws.core.unwrap import unwrap
 
+PRUNED = 0.99
+"""A larger share of non-zeros is no pruned network's: zeros come by chance, too, and in channels that training let die."""
+
 
 @dataclass(frozen=True)
 class Cost:
@@ -26,11 +29,13 @@ class Cost:
     macs        multiply-adds for one image.
     parameters  number of all weights and biases.
     size_mb     size in MB: parameters x 4 / 2^20, of weights only the non-zero ones.
+    nonzeros    how many these are: non-zero weights, and all norms and biases.
     """
 
     macs: int
     parameters: int
     size_mb: float
+    nonzeros: int
 
 
 def network_cost(model: nn.Module, example: Inputs) -> Cost:
@@ -39,8 +44,8 @@ def network_cost(model: nn.Module, example: Inputs) -> Cost:
     model    a network. It is left as it was found.
     example  images (B, C, H, W) of the size in question, or what else it is called with. Only shapes are used.
 
-    Returns Cost, with fields macs (for one image), parameters and size_mb (parameters x 4 / 2^20, of weights only the non-zero
-    ones). torch.utils.flop_counter counts, two flops a multiply-add. This is not a time: gdws.bench measures.
+    Returns Cost, with fields macs (for one image), parameters, nonzeros (of weights only the non-zero ones) and size_mb
+    (nonzeros x 4 / 2^20). torch.utils.flop_counter counts, two flops a multiply-add. This is not a time: gdws.bench measures.
 
     >>> import gdws, torch
     >>> cost = gdws.network_cost(gdws.models.embedded(), torch.rand(1, 3, 32, 32))
@@ -59,7 +64,7 @@ def network_cost(model: nn.Module, example: Inputs) -> Cost:
     parameters = list(model.parameters())
     # Norms and biases that happen to be zero are still stored; pruned weights are not.
     stored = sum(int(p.count_nonzero()) if p.ndim > 1 else p.numel() for p in parameters)
-    return Cost(counter.get_total_flops() // 2, sum(p.numel() for p in parameters), stored * 4 / 2**20)
+    return Cost(counter.get_total_flops() // 2, sum(p.numel() for p in parameters), stored * 4 / 2**20, stored)
 
 
 def dense_macs(site: Site) -> int:

@@ -13,7 +13,7 @@ HELD_OUT, TRAINING, HELD_BACK = "held-out", "other training", "held-back calibra
 """Where the images come from on which a network is compared with its original: the user gave them as unseen; they were left
 over from the data that the calibration images are of; or they were taken out of the calibration images themselves."""
 BY_HEART = 0.995
-"""Networks that decide this share of their training images rightly know them by heart."""
+"""Networks that classify this share of their training images correctly have memorized them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,10 +22,10 @@ class Fidelity:
 
     source           HELD_OUT, TRAINING or HELD_BACK
     images           compared
-    agreed           of these, decided alike by both networks
-    change           rightly decided before and after; None without labels
+    agreed           of these, given the same class by both networks
+    change           correct before and after; None without labels
     attacked         images that were attacked too, on the original; 0 without an attack
-    attacked_agreed  of these, decided alike by both networks
+    attacked_agreed  of these, given the same class by both networks
     attacked_lost    of these, withstood by the original alone. What is withstood by the compressed network alone is no gain:
                      the attack was not made on it.
     """
@@ -43,7 +43,7 @@ class Fidelity:
         counted = sum(decided)
         if counted != self.images or min(decided) < 0 or max(self.agreed, self.attacked) > counted:
             raise GdwsError(
-                f"{counted} images decided, {self.agreed} alike, {self.attacked} attacked: expected {self.images} at most"
+                f"{counted} images counted, {self.agreed} agree, {self.attacked} attacked: expected {self.images} at most"
             )
         if max(self.attacked_agreed, self.attacked_lost) > self.attacked:
             raise GdwsError(
@@ -52,7 +52,7 @@ class Fidelity:
 
     @property
     def agreement(self) -> float:
-        """Per cent of the images that are decided alike."""
+        """Percentage of the images that both networks give the same class."""
         return 100 * self.agreed / self.images
 
     @property
@@ -70,7 +70,7 @@ class Fidelity:
 
     @property
     def accuracy(self) -> tuple[float, float] | None:
-        """Per cent right before and after."""
+        """Percentage correct before and after."""
         if self.change is None:
             return None
         both, total = self.change.both, self.change.total
@@ -85,12 +85,12 @@ class Fidelity:
 
     @property
     def warning(self) -> str:
-        """What speaks against these numbers: the original seems to have learnt the images by heart. Empty if nothing does."""
+        """What speaks against these numbers: the original seems to have memorized the images. Empty if nothing does."""
         if self.source == HELD_OUT or self.accuracy is None or self.accuracy[0] < 100 * BY_HEART:
             return ""
         return (
-            f"the original decides {self.accuracy[0]:.1f} % of {self.images} {self.source} images rightly: these images seem "
-            "to be known by heart, and say little of others; give held-out images with check=, --check"
+            f"the original classifies {self.accuracy[0]:.1f} % of {self.images} {self.source} images correctly: it seems to "
+            "have memorized them, and they say little of others; give held-out images with check=, --check"
         )
 
     def __str__(self) -> str:
@@ -98,18 +98,18 @@ class Fidelity:
         attacked = ""
         if self.attacked_interval is not None:
             attacked = (
-                f"; of {self.attacked} attacked images {self.attacked_agreement:.1f} % are decided as by the original "
+                f"; of {self.attacked} attacked images {self.attacked_agreement:.1f} % are classified as by the original "
                 f"({_range(self.attacked_interval)})"
             )
         if self.change is None or self.accuracy is None:
-            told = f"{self.agreement:.1f} % of {self.images} {self.source} images are decided as by the original"
+            told = f"{self.agreement:.1f} % of {self.images} {self.source} images are classified as by the original"
             return f"{told} ({_range(self.agreement_interval)}){attacked}"
         before, after = self.accuracy
         told = f"accuracy {before:.1f} % before, {after:.1f} % after on {self.images} {self.source} images"
         return f"{told}: {after - before:+.1f} points ({_range(self.change.score_interval, '+.1f')}){attacked}"
 
     def record(self) -> dict[str, Any]:
-        """As JSON, with what follows from the counts. Per cent and points."""
+        """As JSON, with what follows from the counts. Percent and points."""
         return asdict(self) | {
             "agreement": self.agreement,
             "agreement_interval": self.agreement_interval,
@@ -126,7 +126,7 @@ class OutputChange:
     """How far the outputs of a compressed network are from the original's, where they are no classes.
 
     objective  by which distances are measured (gdws.objectives)
-    unit       what a distance in per cent is of
+    unit       what a distance in percent is of
     source     HELD_OUT, TRAINING or HELD_BACK
     samples    compared
     distance   the mean over the samples: a share, or the root of the mean relative squared error
@@ -146,7 +146,7 @@ class OutputChange:
 
     @property
     def most_lost(self) -> float:
-        """The upper end of the interval, in per cent."""
+        """The upper end of the interval, in percent."""
         return 100 * self.high
 
     @property

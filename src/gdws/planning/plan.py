@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import reprlib
 from dataclasses import asdict, dataclass, field, fields
 from typing import Annotated, Any, Literal
@@ -14,13 +15,17 @@ from gdws.attacks import PGD
 from gdws.core.checks import is_count
 from gdws.core.errors import GdwsError
 from gdws.core.inputs import Arguments, Inputs, tensors_of
+from gdws.core.reading.limits import check_bytes
 from gdws.core.reading.schema import Between, Count, Size, build, parse
 from gdws.core.unwrap import innermost
 from gdws.planning.budgets import KINDS, Budget
 from gdws.planning.fidelity import AnyFidelity, Fidelity, MetricChange, OutputChange
 
-FORMAT, READABLE = "gdws plan 5", ("gdws plan 3", "gdws plan 4", "gdws plan 5")
-"""What is written, and what is read. In the third, what are now ranks had another name; the fourth knew images alone."""
+FORMAT, READABLE = "gdws plan 6", ("gdws plan 3", "gdws plan 4", "gdws plan 5", "gdws plan 6")
+"""What is written, and what is read. In the third, what are now ranks had another name; the fourth knew images alone; the fifth
+did not count non-zeros."""
+WIDEST = 8
+"""Bytes of a value."""
 NO_GAIN = "no gain"
 NO_PLAN = "this is not a plan"
 
@@ -38,13 +43,14 @@ class LayerPlan:
     ranks             for "gdws" g, the rank of each input channel's block, which is the number of its kernels; for the others
                       the rank, one number for all groups; empty for a dense layer
     loss              predicted: with method "paper" and "uniform" the weighted squared error that beta bounds; with
-                      "calibrated" the divergence (nats) from the original's decisions that this layer brings about
+                      "calibrated" the divergence (nats) from the original's predictions that this layer brings about
     macs              multiply-adds for one image
     dense_macs        those of the convolution
     parameters        weights, without the bias
     dense_parameters  those of the convolution
     seconds           predicted time of one pass, where the budget is one of time; else None
     dense_seconds     that of the convolution
+    dense_nonzeros    weights of the convolution that are not zero, fewer than all in a pruned network; None if not counted
     """
 
     name: str
@@ -61,11 +67,16 @@ class LayerPlan:
     dense_parameters: Count
     seconds: float | None = None
     dense_seconds: float | None = None
+    dense_nonzeros: Count | None = None
 
     def __post_init__(self) -> None:
         sizes, counts = (*self.shape, self.groups), (self.positions, self.macs, self.parameters, *self.ranks)
         if len(sizes) != 5 or not all(is_count(size, 1) for size in sizes) or not all(map(is_count, counts)):
             raise GdwsError(f"the layer {self.name} has shape {self.shape}, counts {counts[:4]}: expected whole numbers")
+        if not (is_count(self.dense_macs, 1) and is_count(self.dense_parameters, 1)):
+            raise GdwsError(
+                f"the layer {self.name} had {self.dense_macs} multiply-adds and {self.dense_parameters} weights: expected some"
+            )
         if self.shape[0] % self.groups:
             raise GdwsError(
                 f"the layer {self.name} has shape {self.shape}, groups {self.groups}: expected groups that divide it"
@@ -96,7 +107,7 @@ class LayerPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """The time that a planned network takes, measured in turns with the dense network in its fastest engine.
+    """The time that a planned network takes, measured interleaved with the dense network in its fastest engine.
 
     device         name of the CPU or GPU
     engine         that the planned network ran in
@@ -145,6 +156,7 @@ def describe_inputs(inputs: Inputs) -> tuple[Input, ...]:
 
 def example_of(plan: Plan, count: int) -> Inputs | None:
     """So many samples of seeded noise of the kind that a plan notes; None if it notes none."""
+    check_bytes("what a plan notes as inputs", WIDEST * count * sum(math.prod(each.shape) for each in plan.inputs))
     generator = torch.Generator().manual_seed(0)
 
     def noise(each: Input) -> Tensor:
@@ -217,6 +229,12 @@ class Plan:
     def parameters(self) -> float:
         """The fraction of weights left, of the convolutions that may be replaced."""
         return _share([(p.parameters, p.dense_parameters) for p in self.layers if p.replaceable])
+
+    @property
+    def nonzeros(self) -> float:
+        """The fraction of weights that are not zero, before the compression, of the convolutions that may be replaced."""
+        counted = [p for p in self.layers if p.replaceable and p.dense_nonzeros is not None]
+        return _share([(p.dense_nonzeros or 0, p.dense_parameters) for p in counted])
 
     @property
     def loss(self) -> float:

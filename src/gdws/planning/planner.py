@@ -127,7 +127,7 @@ def _check_combination(model: nn.Module, budget: Budget, method: Method, target:
     calibrated = isinstance(method, Calibrated)
     if budget.is_measured and not calibrated:
         raise GdwsError(
-            f"method {method.name!r} got the budget {budget}: expected the method 'calibrated' for a budget of time"
+            f"method {method.name!r} got the budget {budget}: expected the method 'calibrated' for a latency budget"
         )
     if target is None:
         return
@@ -204,6 +204,7 @@ def _layer_plan(site: Site, choice: Choice | None, latencies: Latencies | None) 
         dense_parameters=dense_parameters,
         seconds=seconds,
         dense_seconds=dense_seconds,
+        dense_nonzeros=int(conv.weight.count_nonzero()),
     )
 
 

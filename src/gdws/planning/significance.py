@@ -1,7 +1,8 @@
-"""Statistics of right and wrong decisions: how sure a percentage is, and whether two networks differ on the same images.
+"""Statistics of correct and wrong predictions: how sure a percentage is, and whether two networks differ on the same images.
 
-Two networks judged on the same n images are compared by the images that they decide differently (McNemar 1947): of these
-`lost` were right before only and `gained` after only. When neither network is better, each of the lost + gained is a fair coin.
+Two networks judged on the same n images are compared by the images that they classify differently (McNemar 1947): of these
+`lost` were correct before only and `gained` after only. When neither network is better, each of the lost + gained is a fair
+coin.
 
     clopper_pearson   of a share: exact
     wilson            of a share: shorter, right on average
@@ -31,9 +32,9 @@ def wilson(right: int, total: int) -> tuple[float, float]:
         raise GdwsError(f"{right} of {total} images are right: expected a share of at least one image")
     z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
     share, weight = right / total, z * z / total
-    centre = (share + weight / 2) / (1 + weight)
+    center = (share + weight / 2) / (1 + weight)
     half = z * math.sqrt(share * (1 - share) / total + weight / total / 4) / (1 + weight)
-    return max(0.0, centre - half), min(1.0, centre + half)
+    return max(0.0, center - half), min(1.0, center + half)
 
 
 def binomial_tail(successes: int, total: int, p: float) -> float:
@@ -62,10 +63,10 @@ def clopper_pearson(successes: int, total: int) -> tuple[float, float]:
 class PairedChange:
     """Two networks on the same images.
 
-    both     images that both decide right.
-    lost     right by the first only.
-    gained   right by the second only.
-    neither  right by none.
+    both     images that both classify correctly.
+    lost     correct in the first only.
+    gained   correct in the second only.
+    neither  correct in neither.
     """
 
     both: int
@@ -119,7 +120,9 @@ def images_to_bound(points: float) -> int:
 def paired_change(before: Tensor, after: Tensor) -> PairedChange:
     """Compare two bool vectors (N,), right or wrong for each image."""
     if before.shape != after.shape or before.ndim != 1 or len(before) == 0:
-        raise GdwsError(f"decisions have shapes {tuple(before.shape)} and {tuple(after.shape)}: expected the same (N,), N > 0")
+        raise GdwsError(
+            f"predictions have shapes {tuple(before.shape)} and {tuple(after.shape)}: expected the same (N,), N > 0"
+        )
     both, changed = int((before & after).sum()), before ^ after
     lost, gained = int((changed & before).sum()), int((changed & after).sum())
     return PairedChange(both, lost, gained, len(before) - both - lost - gained)

@@ -21,7 +21,8 @@ from gdws.reproduce.steps.judged import unpack
 FORMAT = "gdws row 1"
 SECONDS = ("training seconds", "pruning seconds", "calibration seconds", "compression seconds", "tuning seconds")
 CIRCUMSTANCES = ("seed", "machine", "torch", "commit", "command", "date")
-LONG = ("history", "layers", "filter sparsity", "recipe", *SECONDS, *CIRCUMSTANCES, "format", "step", "seconds in all")
+DETAILS = ("history", "stages", "layers", "filter sparsity", "recipe", "format", "step", "seconds in all")
+LONG = (*DETAILS, *SECONDS, *CIRCUMSTANCES)
 """What the description of a network has beside its sizes."""
 JUDGED = ("columns", "images", "batch", "attacks", "crafted in", "seconds")
 

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from importlib.util import find_spec
 
 from gdws.core.reading.limits import read_file
 from gdws.models.names import classes_of
@@ -66,6 +67,11 @@ def lines(place: Place, tables: Sequence[str]) -> tuple[list[Line], list[str]]:
         if row.data not in place.data:
             missing.append(f"{row.name} needs {row.data}: expected --data with it")
             continue
+        if row.pruned and find_spec("torch_pruning") is None:
+            missing.append(
+                f"what is pruned of {row.name} needs the package torch-pruning: expected `pip install gdws[pruning]`"
+            )
+            row = replace(row, pruned=())
         has_ours = row.ours and place.scale.has_company(row.name, is_last=True)
         for recipe in (row.recipe, row.ours) if has_ours else (row.recipe,):
             base = _base(place, row, recipe)
@@ -192,7 +198,8 @@ class _Lines:
         file = self.place.weights_file(row.file)
         found = "" if file is None else _file_hash(self.place, row.file)
         kept = "" if file is None else row.file
-        return Pruned(self.base, row.method, row.keep, self.place.scale.pruning, self.place.seed, kept, found)
+        scale, device = self.place.scale, self.place.device.type
+        return Pruned(self.base, scale.pruned(row.method, row.keep, self.row.data, device, self.place.seed), kept, found)
 
 
 def _below(row: BaseRow | PrunedRow) -> list[str]:

@@ -17,15 +17,19 @@ from gdws.core.errors import GdwsError
 from gdws.deploy.benchmark import PAPER
 from gdws.models import zoo
 from gdws.reproduce.paper import BaseRow
-from gdws.training import Recipe, recipe_for
+from gdws.training import Recipe, pruning_for, recipe_for
+from gdws.training.pruning import Admm
+from gdws.training.pruning.method import Method
+from gdws.training.pruning.recipes import NearbyPGD
 
 Columns = tuple[tuple[str, Attack], ...]
 """What an evaluation finds beside natural accuracy: names of columns, and their attacks."""
 NORMS = ("linf", "l2", "l1")
+_PUBLISHED = Recipe(batch=128, rate=0.1, schedule="cosine", nesterov=False, weight_decay=1e-4, average=0)
 RECIPES = {
-    "robnet": Recipe(epochs=100, batch=128, rate=0.1, weight_decay=1e-4, average=0),
-    "hydra": Recipe(epochs=100, batch=128, rate=0.1, weight_decay=1e-4, average=0, loss="trades"),
-    "admm": Recipe(epochs=200, batch=128, rate=0.1, weight_decay=1e-4, average=0),
+    "robnet": replace(_PUBLISHED, epochs=100),
+    "hydra": replace(_PUBLISHED, epochs=100, loss="trades", attack=NearbyPGD(eps=0.031, step=0.0078, steps=10)),
+    "admm": replace(_PUBLISHED, epochs=200, attack=PGD(steps=10)),
 }
 """Those of the paper's rivals, for their bases."""
 
@@ -91,6 +95,13 @@ class Scale:
         epochs = row.epochs[name]
         attack = replace(made.attack, steps=10) if isinstance(made.attack, MSD) else made.attack
         return replace(made, epochs=epochs, warmup=made.warmup * epochs // made.epochs, attack=attack)
+
+    def pruned(self, method: str, keep: float, data: str, device: str, seed: int) -> Method:
+        """How HYDRA or ADMM prunes a base."""
+        if not self.is_smoke:
+            return pruning_for(method, f"{data}:", device, keep=keep, recipe=self.pruning, seed=seed)
+        made = pruning_for(method, "demo", keep=keep, prune_epochs=1, epochs=1, batch=20, steps=1, seed=seed)
+        return replace(made, periods=1) if isinstance(made, Admm) else made
 
     def tuning(self, data: str, device: str, seed: int) -> Recipe:
         """Ten epochs, as in the paper."""

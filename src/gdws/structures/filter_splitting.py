@@ -36,7 +36,7 @@ WIDER, STEPS, DRAFT_STEPS = 3, 20, 8
 more in half of the time."""
 
 KRONECKER_STEPS = 3
-"""Alternations towards the nearest Kronecker product; it converges like a power iteration on an all but rank-one matrix."""
+"""Alternations toward the nearest Kronecker product; it converges like a power iteration on an all but rank-one matrix."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The metric of the data: what an error in a convolution's weights does to the network's decisions.
+"""The metric of the data: what an error in a convolution's weights does to the network's predictions.
 
 An error dW of the weights changes an output pixel by dW x for the patch x that it sees, and the network's output distribution
 through the gradient g there (gdws.calibration.hooks). With S the second moment of the patches, each weighted by the squared
@@ -6,7 +6,7 @@ length of the gradient at its pixel, and F half the second moment of the gradien
 
     loss(Q) = tr( F (W - Q) S (W - Q)^T )                                                     (K-FAC's factorization)
 
-estimates the KL divergence (nats) of the compressed network's decisions from the original's, pixel by pixel. It is one
+estimates the KL divergence (nats) of the compressed network's predictions from the original's, pixel by pixel. It is one
 currency for all layers, so neither alpha nor a beta is needed.
 
 Every factorized convolution is a bank V of patch features and a mix P of them, Q = P V. For a given bank the best mix is least

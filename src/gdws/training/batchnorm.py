@@ -45,8 +45,8 @@ class JointBatchNorm2d(nn.BatchNorm2d):
         x, over = input.float(), (0, 2, 3)
         count = dist.get_world_size() * x.numel() // x.shape[1]
         mean = sum_over_processes(x.sum(over, keepdim=True)) / count
-        centred = x - mean
-        variance = sum_over_processes(centred.square().sum(over, keepdim=True)) / count
+        centered = x - mean
+        variance = sum_over_processes(centered.square().sum(over, keepdim=True)) / count
         assert self.running_mean is not None
         assert self.running_var is not None
         assert self.num_batches_tracked is not None
@@ -55,7 +55,7 @@ class JointBatchNorm2d(nn.BatchNorm2d):
             self.num_batches_tracked += 1
             self.running_mean.lerp_(mean.flatten(), self.momentum)
             self.running_var.lerp_(variance.flatten() * count / (count - 1), self.momentum)
-        normal = centred * (variance + self.eps).rsqrt()
+        normal = centered * (variance + self.eps).rsqrt()
         if self.affine:
             normal = torch.addcmul(self.bias.view(1, -1, 1, 1), normal, self.weight.view(1, -1, 1, 1))
         return normal.to(input.dtype)

@@ -51,8 +51,7 @@ class Learner:
         model.to(memory_format=self.layout)  # type: ignore[call-overload]
         if processes.world > 1:
             share_batchnorm_statistics(model)
-            for value in model.state_dict().values():
-                dist.broadcast(value, 0)
+            processes.take_from_first(model.state_dict().values())
         self.averaged = own_copy(model).eval()
         self.parameters = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
         if not self.parameters:
@@ -61,7 +60,7 @@ class Learner:
             self.parameters.values(),
             recipe.rate,
             momentum=0.9,
-            nesterov=True,
+            nesterov=recipe.nesterov,
             weight_decay=recipe.weight_decay,
             fused=self.device.type == "cuda",
         )
@@ -87,6 +86,8 @@ class Learner:
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.optimizer.step()
+        with torch.no_grad():
+            self.objective.constrain(self.model)
         self.done = epoch * self.steps + number + 1
         self._follow()
         return rate, found

@@ -38,7 +38,7 @@ class Trained:
     """What `train` and `tune` return.
 
     model    the network of the epoch that is kept, in eval mode.
-    history  a line for each epoch: a dictionary with its number, rate, loss, and accuracies on held-back images in per cent.
+    history  a line for each epoch: a dictionary with its number, rate, loss, and accuracies on held-back images in percent.
     best     the line of the epoch that is kept.
     harmed   whether the last epoch does worse on those images than the network before (epoch 0), by more than chance explains;
              False where that was not judged.
@@ -181,8 +181,8 @@ class Rounded(nn.Module):
 
 
 def validate(learner: Learner, held: Dataset) -> dict[str, Any]:
-    """Natural and robust accuracy of the averaged network in per cent, in float32, under at least ten of the attack's steps,
-    and how many classes natural images are decided as: one, where a training has collapsed.
+    """Natural and robust accuracy of the averaged network in percent, in float32, under at least ten of the attack's steps,
+    and how many classes natural images get: one, where a training has collapsed.
 
     Where the passes of the training are rounded, the attack is made once more with such passes and judged in float32: if it
     finds less, the training may be hiding its gradients from itself. `rounding` is the p-value of that (McNemar, two-sided).

@@ -17,11 +17,14 @@ from gdws.core.hashing import weights_hash
 
 
 class Objective(ABC):
-    """`goal` is asked in eval mode, before the attack; `losses` in train mode, after it."""
+    """`goal` is asked in eval mode, before the attack; `losses` in train mode, after it; `constrain` after every step."""
 
     def goal(self, model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
         """What the attack raises the cross-entropy to: classes (B,) or probabilities (B, classes)."""
         return labels
+
+    def constrain(self, model: nn.Module) -> None:  # noqa: B027, most objectives allow everything
+        """Bring the network back, in place, to where it is minimized over; nothing here may wait for the device."""
 
     def record(self) -> dict[str, Any]:
         """What a training that is continued must have in common with its beginning."""
@@ -61,7 +64,7 @@ class Trades(Objective):
 
 @dataclass(frozen=True)
 class Taught(Objective):
-    """KL((1 - s) q(x') + s y || p(x')), q being a teacher's probabilities and s the label_share: decide attacked images as
+    """KL((1 - s) q(x') + s y || p(x')), q being a teacher's probabilities and s the label_share: classify attacked images as
     the original does, a little corrected by their labels.
     """
 

@@ -1,4 +1,4 @@
-"""How a network is trained, as one record that can be kept beside it."""
+"""How a network is trained, as one record that can be kept with it."""
 
 from __future__ import annotations
 
@@ -19,20 +19,22 @@ KEEP = ("best", "last")
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """How a network is trained: SGD with momentum 0.9 (Nesterov) on attacked images.
+    """How a network is trained: SGD with momentum 0.9 on attacked images.
 
     epochs        passes over the images.
     batch         images a step, of all processes together.
     rate          the highest learning rate.
-    schedule      how the rate changes: "one-cycle" (up for a quarter of the time, then down to nothing) or "steps" (divided
-                  by ten at half and at three quarters).
+    schedule      how the rate changes: "one-cycle" (up for a quarter of the time, then down to nothing), "cosine" (down to
+                  nothing), "pieces" (up to 0.4 of the time, down to a twentieth at 0.8, then to nothing), or divided by ten twice: "steps" (at half and at three quarters), "steps-early" (at 0.4 and 0.75)
+                  or "thirds".
+    nesterov      Nesterov's momentum, or the plain one.
     weight_decay  of all parameters.
     attack        how the images are attacked; without early exit.
     warmup        epochs in which its radius grows to what it is. Attacked at full strength from the first step, some networks
-                  learn to decide all images alike and never leave that (SVHN: Andriushchenko and Flammarion 2020).
+                  learn to give all images the same class and never leave that (SVHN: Andriushchenko and Flammarion 2020).
     loss          "robust" (cross-entropy on the attacked images) or "trades".
-    flip          mirror images at random, beside the random crops. Digits should not be.
-    average       every step moves the averaged weights by 1 - average towards the trained ones; they are the result. 0 takes
+    flip          mirror images at random, besides the random crops. Digits should not be.
+    average       every step moves the averaged weights by 1 - average toward the trained ones; they are the result. 0 takes
                   the trained ones.
     precision     of the passes: "float32" or "bfloat16". Weights and validation are float32 always.
     held          images of the training split that are held back from training and judged after every epoch; at most a fifth.
@@ -52,6 +54,7 @@ class Recipe:
     batch: int = 256
     rate: float = 0.2
     schedule: str = "one-cycle"
+    nesterov: bool = True
     weight_decay: float = 5e-4
     attack: PGD | MSD = field(default_factory=lambda: PGD(steps=7))
     warmup: int = 0
@@ -103,13 +106,21 @@ RECIPES = {
     "paper-cifar10": Recipe(epochs=200, batch=128, rate=0.1, schedule="steps", average=0),
     "paper-lightweight": Recipe(epochs=200, batch=128, rate=0.1, schedule="steps", weight_decay=2e-4, average=0),
     "paper-svhn": Recipe(epochs=200, batch=128, rate=0.01, schedule="steps", average=0, flip=False),
-    "union": Recipe(epochs=50, batch=128, rate=0.1, attack=MSD(steps=50)),
+    "union": Recipe(
+        epochs=50,
+        batch=128,
+        rate=0.1,
+        schedule="pieces",
+        nesterov=False,
+        attack=MSD(eps=(0.03, 0.3, 12.0), steps=50),
+        average=0,
+    ),
     "tune": Recipe(epochs=10, batch=128, rate=0.05, keep="last"),
 }
 """Every recipe by its name (docs/reference/presets.md).
 
-`fast` and `fast-svhn` are this project's; the paper's, after its appendix; `union` for its table 5, with Maini et al.'s
-attack; `tune`, ten epochs for compressed networks.
+`fast` and `fast-svhn` are this project's; the paper's, after its appendix; `union` for its table 6, after
+Maini et al.; `tune`, ten epochs for compressed networks.
 """
 
 
@@ -138,8 +149,14 @@ def recipe_for(
     >>> training.recipe_for("svhn:folder", "cuda", epochs=15).warmup
     5
     """
-    is_svhn = data_name.startswith("svhn:")
-    base = recipe(name if name is not None else "fast-svhn" if is_svhn else "fast")
+    base = recipe(name if name is not None else "fast-svhn" if _are_digits(data_name) else "fast")
+    return suited(base, data_name, device, eps=eps, steps=steps, **changes)
+
+
+def suited(
+    base: Recipe, data_name: str, device: str, *, eps: float | None = None, steps: int | None = None, **changes: Any
+) -> Recipe:
+    """A recipe as it suits data and a device, with some of its fields changed. Arguments: `recipe_for`."""
     chosen = {field: value for field, value in changes.items() if value is not None}
     attack = base.attack
     if eps is not None:
@@ -152,9 +169,13 @@ def recipe_for(
         chosen["warmup"] = base.warmup * chosen["epochs"] // base.epochs
     if device == "cuda":
         chosen.setdefault("precision", "bfloat16")
-    if is_svhn:
+    if _are_digits(data_name):
         chosen.setdefault("flip", False)  # a mirrored digit is none
     return replace(base, attack=attack, **chosen)
+
+
+def _are_digits(data_name: str) -> bool:
+    return data_name.startswith("svhn:")
 
 
 def recipe(name: str) -> Recipe:

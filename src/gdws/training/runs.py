@@ -29,6 +29,8 @@ from gdws.core.reading.weights import contiguous_copies, read_weights
 FORMAT = "gdws training 4"
 ADDED = {"code or constants"}
 """What the identities of earlier versions lack."""
+ADDED_SETTINGS = {"nesterov": True}
+"""What their recipes lack, and what it was."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,8 @@ class Run:
                 stored = from_json(_Stored, (file.metadata() or {}).get("gdws", ""), problem)
         except (SafetensorError, OSError) as error:
             raise GdwsError(f"{self.checkpoint} cannot be read ({error}): expected a checkpoint of gdws train") from None
-        build(dict[str, Any], stored.identity.get("recipe"), problem, "identity.recipe")
+        settings: dict[str, Any] = build(dict[str, Any], stored.identity.get("recipe"), problem, "identity.recipe")
+        stored.identity["recipe"] = ADDED_SETTINGS | settings
         for place, line in enumerate(stored.state.history):
             judged = {name: line[name] for name in ("epoch", "natural", "robust") if name in line}
             build(_Judged, judged, problem, f"state.history[{place}]")

@@ -37,7 +37,7 @@ def tune(
     data       as in gdws.train.
     recipe     such as gdws.training.recipe("tune").
     folder     as in gdws.train.
-    teacher    usually the original network: the tuned one then learns to decide attacked images as the teacher does
+    teacher    usually the original network: the tuned one then learns to classify attacked images as the teacher does
                (gdws.training.objectives.Taught), and recipe.loss is not used.
     resume     continue from the checkpoint in the folder.
     processes  as in gdws.train.
@@ -74,7 +74,7 @@ def _check_same_classes(model: nn.Module, teacher: nn.Module, data: Dataset) -> 
     with torch.no_grad(), evaluating(model):
         given, expected = (checked_logits(network, image).shape[1] for network in (teacher, model))
     if given != expected:
-        raise GdwsError(f"the teacher decides between {given} classes: expected the {expected} of the network that is tuned")
+        raise GdwsError(f"the teacher has {given} classes: expected the {expected} of the network that is tuned")
 
 
 def trainable_copy(model: nn.Module) -> nn.Module:

@@ -61,7 +61,11 @@ class _BlackImages(io.RawIOBase):
 
 def _npz(name: str, images: tuple[int, ...], labels: int | None = None) -> None:
     """All images black, all labels 0."""
-    arrays = {"images": ("|u1", images), **({} if labels is None else {"labels": ("<i8", (labels,))})}
+    _arrays(name, images=("|u1", images), **({} if labels is None else {"labels": ("<i8", (labels,))}))
+
+
+def _arrays(name: str, **arrays: tuple[str, tuple[int, ...]]) -> None:
+    """Zeros, of these types and shapes."""
     with zipfile.ZipFile(name, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
         for part, (kind, shape) in arrays.items():
             with archive.open(f"{part}.npy", "w", force_zip64=True) as member:
@@ -97,6 +101,28 @@ def _mat(name: str, count: int) -> None:
     Path(name).write_bytes(b"".join(out))
 
 
+def _many_parts(name: str) -> None:
+    """A packed matrix of nothing but parts without content."""
+    packer = zlib.compressobj(9)
+    parts = [packer.compress(struct.pack("<II", 14, FULL - 8)), *map(packer.compress, _zeros(FULL - 8)), packer.flush()]
+    head = b"MATLAB 5.0".ljust(124) + b"\x00\x01IM" + struct.pack("<II", 15, sum(map(len, parts)))
+    Path(name).write_bytes(head + b"".join(parts))
+
+
+def _many_members(name: str) -> None:
+    """An archive of nothing but names, all of the same file."""
+    with gzip.open(name, "wb", 9) as packed:
+        some = tarfile.TarInfo("x").tobuf(tarfile.USTAR_FORMAT) * 2048
+        for _ in range(FULL // len(some)):
+            packed.write(some)
+
+
+def _doubled(name: str) -> None:
+    """A batch that is a dictionary of one tuple, which holds another twice, which holds another twice, and so on."""
+    tuples = (b"h%c\x86q%c" % (number, number + 1) for number in range(60))
+    Path(name).write_bytes(b"\x80\x02}K\x01q\x00" + b"".join(tuples) + b"K\x01s.")
+
+
 def _cifar(name: str, count: int) -> None:
     """CIFAR-10's archive: so many black images in each of its files."""
     few = np.zeros((1, 3072), np.uint8)
@@ -130,6 +156,17 @@ def _picture(name: str, mode: str, size: tuple[int, int], **options: object) -> 
         Path(f"pictures/{label}").mkdir(parents=True, exist_ok=True)
     Image.new(mode, size).save(f"pictures/a/{name}", **options)
     Image.new("RGB", (300, 300)).save("pictures/b/x.png")
+
+
+def _tile(name: str, width: int, height: int) -> None:
+    """A small picture in a tile of another size."""
+    _picture("x.png", "RGB", (8, 8))
+    packer = zlib.compressobj(9)
+    pixels = b"".join([*map(packer.compress, _zeros(width * height)), packer.flush()])
+    values = [(256, 64), (257, 64), (258, 8), (259, 8), (262, 1), (277, 1), (322, width), (323, height), (324, 134)]
+    entries = [struct.pack("<HHII", tag, 4, 1, value) for tag, value in [*values, (325, len(pixels))]]
+    head = b"II*\0" + struct.pack("<IH", 8, len(entries)) + b"".join(entries) + bytes(4)
+    Path(f"pictures/a/{name}").write_bytes(head + pixels)
 
 
 def _torch(name: str, shape: tuple[int, ...], copies: int = 1) -> None:
@@ -190,6 +227,21 @@ def _grown_onnx(name: str, count: int) -> None:
         helper.make_node("Add", ["flat", "most"], ["logits"]),
     ]
     _onnx(name, *nodes, one=np.ones(1, np.float32), shape=np.array([count]))
+
+
+def _measured_onnx(name: str, count: int) -> None:
+    """As many numbers for each image as all images are bright, times so many."""
+    nodes = [
+        helper.make_node("ReduceSum", ["images"], ["sum"], keepdims=0),
+        helper.make_node("Add", ["sum", "one"], ["more"]),
+        helper.make_node("Mul", ["more", "count"], ["much"]),
+        helper.make_node("Cast", ["much"], ["whole"], to=TensorProto.INT64),
+        helper.make_node("Expand", ["one", "whole"], ["grown"]),
+        helper.make_node("ReduceMax", ["grown"], ["most"], keepdims=0),
+        helper.make_node("Flatten", ["images"], ["flat"]),
+        helper.make_node("Add", ["flat", "most"], ["logits"]),
+    ]
+    _onnx(name, *nodes, one=np.ones(1, np.float32), count=np.array([count], np.float32))
 
 
 def _long_onnx(name: str) -> None:
@@ -257,6 +309,18 @@ FILES: dict[str, tuple[Maker, tuple[str, ...]]] = {
         functools.partial(_npz, "x.npz", (FULL // 3, 1, 1, 3)),
         (f"{COMPRESS} npz:x.npz",),
     ),
+    "small numbers": (
+        functools.partial(_arrays, "x.npz", images=("|i1", (FULL // 3072, 3, 32, 32))),
+        (f"{COMPRESS} npz:x.npz",),
+    ),
+    "half numbers": (
+        functools.partial(_arrays, "x.npz", images=("<f2", (FULL // 6144, 3, 32, 32))),
+        (f"{COMPRESS} npz:x.npz",),
+    ),
+    "specks with small labels": (
+        functools.partial(_arrays, "x.npz", images=("|u1", (FULL // 4, 1, 1, 3)), labels=("|u1", (FULL // 4,))),
+        (f"{EVALUATE} npz:x.npz",),
+    ),
     "far labels": (
         functools.partial(_far_labels, "x.npz", 50_000),
         ("train zoo:resnet20 --out out --epochs 1 --batch 8 --steps 1 --data npz:x.npz",),
@@ -274,6 +338,10 @@ FILES: dict[str, tuple[Maker, tuple[str, ...]]] = {
         functools.partial(_mat, "train_32x32.mat", FULL // 3074),
         (f"{COMPRESS} svhn:.", f"{TRAIN} svhn:."),
     ),
+    "a matrix of many parts": (functools.partial(_many_parts, "test_32x32.mat"), (f"{EVALUATE} svhn:.",)),
+    "an archive of names": (functools.partial(_many_members, "cifar-10-python.tar.gz"), (f"{EVALUATE} cifar10:.",)),
+    "doubled tuples": (functools.partial(_doubled, "test_batch"), (f"{EVALUATE} cifar10:.",)),
+    "a large tile": (functools.partial(_tile, "x.tif", 40_000, 48_000), (f"{EVALUATE} imagefolder:pictures",)),
     "an archive": (
         functools.partial(_cifar, "cifar-10-python.tar.gz", FULL // 6 // 3076),
         (f"{ATTACK} cifar10:.", f"{COMPRESS} cifar10:.", f"{TRAIN} cifar10:."),
@@ -317,6 +385,10 @@ FILES: dict[str, tuple[Maker, tuple[str, ...]]] = {
         (f"{BENCH} onnxruntime", f"{BENCH} openvino", "evaluate NET x.onnx --attack none --data npz:hundred.npz"),
     ),
     "a grown number": (functools.partial(_grown_onnx, "x.onnx", FULL // 8), (f"{BENCH} onnxruntime", f"{BENCH} openvino")),
+    "a number grown by the images": (
+        functools.partial(_measured_onnx, "x.onnx", 2**31),
+        (f"{BENCH} onnxruntime", f"{BENCH} openvino", "inspect x.onnx --size 8"),
+    ),
     "a number grown to more": (functools.partial(_grown_onnx, "x.onnx", 2**31), (f"{BENCH} onnxruntime",)),
     "a long graph": (functools.partial(_long_onnx, "x.onnx"), (f"{BENCH} onnxruntime",)),
     "a manifest of lists": (

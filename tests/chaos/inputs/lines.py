@@ -148,6 +148,22 @@ CALLS = (
     ["export", "CODE", "--out", "x.onnx", "--data", "DATA", "--n", "4", "--eps", "0"],
     ["bench", "CODE", "--size", "8", "--engine", "eager", "--repeats", "1", "--warmup", "0"],
     ["train", "CODE", "--data", "DATA", "--out", "out", "--epochs", "1", "--batch", "8", "--steps", "1"],
+    [
+        "prune",
+        "CODE",
+        "--data",
+        "DATA",
+        "--out",
+        "out",
+        "--method",
+        "magnitude",
+        "--epochs",
+        "1",
+        "--batch",
+        "8",
+        "--steps",
+        "1",
+    ],
 )
 
 

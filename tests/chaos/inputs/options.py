@@ -98,6 +98,10 @@ BASES: dict[str, str] = {
     "tune": """tune FAST --data DATA --out out --base NET --epochs 1 --batch 8 --steps 1
         | data=data out=run base=model teacher=model teacher-weights=read recipe=name epochs=epochs batch=count rate=rate
         | eps=radius steps=natural precision=name images=count device=device seed=seed json=write 0=model""",
+    "prune": """prune NET --data DATA --out out --keep 0.5 --epochs 1 --prune-epochs 1 --batch 8 --steps 1
+        | data=data out=run method=name keep=fraction kind=name recipe=name weights=read prune-epochs=epochs epochs=epochs
+        | batch=count loss=name eps=radius steps=natural precision=name images=count device=device seed=seed json=write
+        | 0=model""",
     "download": """download nothing folder
         | 0=name""",
     "fetch": """download cifar10 text

@@ -95,7 +95,7 @@ def test_norms_are_folded_only_where_that_is_exact(folder):
 
 def test_a_file_of_another_model_is_refused(embedded):
     torch.manual_seed(0)
-    with pytest.raises(GdwsError, match=r"of 10 decisions: expected at most 0.001 and 0"):
+    with pytest.raises(GdwsError, match=r"of 10 predictions: expected at most 0.001 and 0"):
         verify(embedded[1], zoo.build("tiny"), images(10))
     with pytest.raises(GdwsError, match=r"gives logits \(2, 10\): expected \(2, 7\)"):
         verify(embedded[1], zoo.build("tiny", num_classes=7), images(2))
@@ -117,7 +117,7 @@ def test_ties_are_not_changed_decisions(folder):
     to_onnx(Constant(0.0, 5e-5, -1.0), folder / "tie.onnx", images(1))
     assert verify(folder / "tie.onnx", Constant(5e-5, 0.0, -1.0), images(4)).changed == 0
     assert verify(folder / "tie.onnx", Constant(5e-4, 0.0, -1.0), images(4), tolerance=None).changed == 4
-    with pytest.raises(GdwsError, match="4 of 4 decisions"):
+    with pytest.raises(GdwsError, match="4 of 4 predictions"):
         verify(folder / "tie.onnx", Constant(5e-4, 0.0, -1.0), images(4))
 
 

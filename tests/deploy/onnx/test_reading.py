@@ -10,7 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from gdws.core.errors import GdwsError
 from gdws.core.inputs import Arguments
-from gdws.deploy.onnx.reading import read_onnx, read_signature
+from gdws.deploy.onnx.reading import images_together, read_onnx, read_signature
 from gdws.deploy.onnx.signature import Port
 from gdws.deploy.onnx.straight_through import StraightThrough
 from gdws.deploy.quantize import quantize, quantize_openvino
@@ -58,6 +58,13 @@ GROWN = [
     helper.make_node("ReduceMax", ["grown"], ["max"], keepdims=0),
     helper.make_node("Add", ["images", "max"], ["x"]),
 ]
+MEASURED = [
+    helper.make_node("Constant", [], ["first"], value_ints=[0]),
+    helper.make_node("ReduceSum", ["images"], ["sum"], keepdims=0),
+    helper.make_node("Cast", ["sum"], ["whole"], to=TensorProto.INT64),
+    helper.make_node("Unsqueeze", ["whole", "first"], ["shape"]),
+]
+"""How large something is, by what is in the images."""
 ONE = numpy_helper.from_array(np.ones(1, np.float32), "one")
 
 
@@ -117,6 +124,17 @@ WRONG = {
         {"nodes": before(*GROWN), "constants": [WEIGHT, ONE, constant("shape", 10**5, 10**5)]},
         "values between the layers of .* would take 40,000,0",
     ),
+    "growth by the image": (
+        {"nodes": before(*MEASURED, *GROWN), "constants": [WEIGHT, ONE]},
+        "has Expand, whose size is not known before it is run",
+    ),
+    "a part by the image": (
+        {
+            "nodes": before(*MEASURED, helper.make_node("Slice", ["images", "one", "shape"], ["x"])),
+            "constants": [WEIGHT, constant("one", 0)],
+        },
+        "has Slice, whose size is not known before it is run",
+    ),
     "padding": (
         {
             "nodes": before(helper.make_node("Pad", ["images", "pads"], ["x"])),
@@ -138,7 +156,7 @@ WRONG = {
         {"functions": [helper.make_function("own", "f", ["a"], ["b"], [helper.make_node("Relu", ["a"], ["b"])], [])]},
         "has functions",
     ),
-    "a later version": ({"opset": 10**6}, "is of operator set 1000000: expected 1 to"),
+    "a later version": ({"opset": 10**6}, "has opset 1000000: expected 1 to"),
 }
 
 
@@ -242,6 +260,45 @@ def test_networks_that_halve_sizes_often_are_read(folder):
     assert OnnxRuntime(path)(torch.rand(1, 3, 128, 128)).shape == (1, 6, 128, 128)
 
 
+def test_sizes_that_are_computed_in_floats_are_known(folder, monkeypatch):
+    """As PyTorch's older exporter scales images; the second time by what the first gave."""
+    constants, nodes, last = [constant("two", 2), constant("four", 4), constant("zero", 0)], [], "images"
+    constants.append(numpy_helper.from_array(np.array([2.5, 2.5], np.float32), "scale"))
+    for name in ("a", "b"):
+        steps = ("Shape", last), ("Slice", f"{name}0", "two", "four"), ("Cast", f"{name}1"), ("Mul", f"{name}2", "scale")
+        steps += ("Floor", f"{name}3"), ("Cast", f"{name}4"), ("Slice", f"{name}0", "zero", "two")
+        kinds = {2: {"to": TensorProto.FLOAT}, 5: {"to": TensorProto.INT64}}
+        nodes += [helper.make_node(kind, [*of], [f"{name}{n}"], **kinds.get(n, {})) for n, (kind, *of) in enumerate(steps)]
+        nodes.append(helper.make_node("Concat", [f"{name}6", f"{name}5"], [f"{name}7"], axis=0))
+        nodes.append(helper.make_node("Resize", [last, "", "", f"{name}7"], [last := f"{name}8"], mode="nearest"))
+    sizes = {"inputs": [value("images", ["B", 3, "H", "W"])], "outputs": [value("b8", ["B", 3, "H2", "W2"])]}
+    path = save(folder / "x.onnx", nodes=nodes, constants=constants, **sizes)
+    assert OnnxRuntime(path)(torch.rand(1, 3, 8, 8)).shape == (1, 3, 50, 50)
+    monkeypatch.setenv("GDWS_MAX_BYTES", str(10**7))
+    with pytest.raises(
+        GdwsError, match=r"would take 27,283,200 bytes"
+    ):  # two images of three channels, of 1,400 and 560 pixels
+        read_onnx(path, "anybody")
+
+
+def test_more_images_are_taken_together_as_they_take_memory(folder):
+    """Bug: what one image takes was taken times their number, where every two of them have a value."""
+    pairs = helper.make_node("MatMul", ["column", "row"], ["pairs"])
+    nodes = [
+        helper.make_node("Reshape", ["images", "tall"], ["column"]),
+        helper.make_node("Reshape", ["images", "flat"], ["row"]),
+    ]
+    nodes += [
+        pairs,
+        helper.make_node("ReduceMax", ["pairs"], ["max"], keepdims=0),
+        helper.make_node("Add", ["images", "max"], ["x"]),
+    ]
+    constants = [constant("tall", -1, 1), constant("flat", 1, -1)]
+    sizes = {"inputs": [value("images", ["B", 3, 16, 16])], "outputs": [value("x", ["B", 3, 16, 16])]}
+    together = images_together(save(folder / "x.onnx", nodes=nodes, constants=constants, **sizes))
+    assert 2**28 < 4 * (together * 768) ** 2 <= 2**30
+
+
 CONV = numpy_helper.from_array(np.ones((3, 3, 3, 3), np.float32), "kernel")
 
 
@@ -271,7 +328,7 @@ def test_what_the_attackable_form_would_pass_over_is_refused(folder, node, words
 def test_files_of_earlier_operator_sets_run_but_are_not_attacked(folder):
     path = save(folder / "x.onnx", opset=13)
     assert OnnxRuntime(path)(IMAGES).shape == (2, 5)
-    with pytest.raises(GdwsError, match="is of operator set 13: expected 18 or later"):
+    with pytest.raises(GdwsError, match="has opset 13: expected 18 or later"):
         StraightThrough(path)
 
 

@@ -37,7 +37,7 @@ CASES = {
         {"kernel_shape": [3, 3], "pads": [0, 0, 1, 1], "count_include_pad": 1},
     ),
     "the largest": ("GlobalMaxPool", {}, {}),
-    "neighbouring channels": ("LRN", {}, {"size": 3, "alpha": 0.01}),
+    "neighboring channels": ("LRN", {}, {"size": 3, "alpha": 0.01}),
     "batch normalization": (
         "BatchNormalization",
         {"s": floats(4), "b": floats(4), "m": floats(4), "v": floats(4) ** 2 + 0.1},

@@ -1,1 +1,1 @@
-"""Reading what may come from a stranger: bounded in size, checked against a schema, and never run."""
+"""Reading untrusted files: bounded in size, checked against a schema, and never run."""

@@ -12,8 +12,9 @@ from typing import Any
 
 READS = 5 * 10**6
 """Of a pickle, at most: a step takes one or two, and leaves an object of some dozen bytes."""
-DEEPEST = 100
-"""Tuples inside tuples."""
+DEEPEST, MOST = 100, 10_000
+"""Tuples inside tuples; and what a tuple holds with those inside, one that is there twice counted twice: so long a hash takes,
+and by its memo a pickle of some bytes can make a tuple that holds 2^60."""
 PIECE = 2**20
 
 
@@ -59,16 +60,20 @@ class _Counted:
 
 
 class _Tuple(tuple[Any, ...]):
-    """depth: how many tuples are inside one another."""
+    """depth: how many tuples are inside one another. held: by them all."""
 
-    depth = 1
+    depth, held = 1, 0
 
 
 def _tuple(items: Sequence[Any]) -> _Tuple:
     made = _Tuple(items)
-    made.depth = 1 + max((item.depth for item in items if isinstance(item, _Tuple)), default=0)
+    inside = [item for item in items if isinstance(item, _Tuple)]
+    made.depth = 1 + max((item.depth for item in inside), default=0)
+    made.held = len(items) + sum(item.held for item in inside)
     if made.depth > DEEPEST:
         raise pickle.UnpicklingError(f"it has more than {DEEPEST} tuples inside one another")
+    if made.held > MOST:
+        raise pickle.UnpicklingError(f"it has a tuple of more than {MOST:,} parts")
     return made
 
 
@@ -97,5 +102,6 @@ _steps: Any = {
     **{code[0]: _last_in_a_tuple(count) for count, code in enumerate((pickle.TUPLE1, pickle.TUPLE2, pickle.TUPLE3), 1)},
     pickle.FRAME[0]: _frame,
 }
-del _steps[pickle.BYTEARRAY8[0]]  # it asks for memory first
+for code in (pickle.BYTEARRAY8, pickle.FROZENSET):  # one asks for memory first, the other holds others as tuples do
+    del _steps[code[0]]
 BoundedUnpickler.dispatch = _steps

@@ -33,7 +33,7 @@ HARMLESS: list[Callable[..., Any] | tuple[Callable[..., Any], str]] = [
     *(type(np.dtype(kind)) for kind in ("bool", "int32", "int64", "float32", "float64")),
     *((_SCALAR, f"numpy.{core}.multiarray.scalar") for core in ("core", "_core")),
 ]
-"""What training scripts put beside tensors and PyTorch refuses by default: command-line arguments and numpy's numbers. These
+"""What training scripts put besides tensors and PyTorch refuses by default: command-line arguments and numpy's numbers. These
 only hold values: to build one runs no code of the file's choosing."""
 
 
@@ -79,8 +79,8 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         if foreign is None:
             raise GdwsError(f"{path} cannot be read ({first_line(error)}): is it truncated?") from None
         raise GdwsError(
-            f"{path} holds {foreign[1]} beside tensors and is not read: expected a state dict (where you trust the file, write "
-            "that alone with torch.save)"
+            f"{path} holds {foreign[1]} besides tensors and is not read: expected a state dict (where you trust the file, "
+            "write that alone with torch.save)"
         ) from None
     return _checked(find_state_dict(found, str(path)), path, size)
 

@@ -43,7 +43,7 @@ def to_onnx(model: nn.Module | ExportedProgram, path: Path | str, example: Given
     A single tensor is the input `images`; of several each has its name in Arguments, and one by position that of the argument
     of the model's forward pass. A classifier gives `logits` (batch, classes), another model `output`, or the keys of its
     dictionary, or `output`, `output1` and so on for a tuple. Floats are float32. Of a model that came from an ONNX file (it has
-    a signature) the file has the names, types and free sizes that the other has; inside it computes in float32.
+    a signature) the file has the names, types and dynamic axes that the other has; inside it computes in float32.
 
     Nodes with a weight carry its name ("layer1.0.conv1.depthwise"), so that gdws.quantize can speak of them. BatchNorm is
     folded into convolutions where that is exact.

@@ -30,8 +30,8 @@ class Parity:
     images      number of images, or of other samples, that both answered.
     difference  of a classifier the largest absolute difference of a logit; of another model the largest difference of a
                 value, as a share of the largest magnitude in the same output.
-    changed     decisions of a classifier that differ although the model's two best logits are more than 1e-4 apart; 0 of other
-                models.
+    changed     predictions of a classifier that differ although the model's two best logits are more than 1e-4 apart; 0 of
+                other models.
     """
 
     images: int
@@ -40,7 +40,7 @@ class Parity:
 
 
 def verify(path: Path | str, model: nn.Module, images: Given, *, tolerance: float | None = 1e-3, batch: int = 100) -> Parity:
-    """Run an ONNX file in ONNX Runtime beside its model, and refuse it where they differ.
+    """Compare an ONNX file in ONNX Runtime with its model, and refuse it where they differ.
 
     path       of the file.
     model      that it was exported from. It is left as it was found.
@@ -49,12 +49,12 @@ def verify(path: Path | str, model: nn.Module, images: Given, *, tolerance: floa
     tolerance  the largest difference; None only measures, for int8.
     batch      samples at a time.
 
-    A model with one output (B, classes) is taken for a classifier: its logits and decisions are compared. Of another model all
-    floating-point outputs are, in their order, each in the unit of the largest magnitude in it.
+    A model with one output (B, classes) is taken for a classifier: its logits and predictions are compared. Of another model
+    all floating-point outputs are, in their order, each in the unit of the largest magnitude in it.
 
-    Returns gdws.deploy.onnx.parity.Parity: the number of images, the largest difference, and the decisions that changed
+    Returns gdws.deploy.onnx.parity.Parity: the number of images, the largest difference, and the predictions that changed
     although the model's two best logits differ by more than 1e-4. Raises GdwsError when the difference is above the tolerance
-    or a decision changes, when onnxruntime is not installed, or when the file cannot be read or run.
+    or a prediction changes, when onnxruntime is not installed, or when the file cannot be read or run.
 
     >>> import gdws, torch
     >>> network = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.Flatten(), torch.nn.Linear(4 * 6 * 6, 10))
@@ -83,7 +83,7 @@ def verify(path: Path | str, model: nn.Module, images: Given, *, tolerance: floa
     difference, changed = distance.largest(), distance.changed
     if tolerance is not None and (not difference <= tolerance or changed):
         if is_classifier:
-            what = f"by {difference:.2g} in a logit and in {changed} of {len(images)} decisions"
+            what = f"by {difference:.2g} in a logit and in {changed} of {len(images)} predictions"
             raise GdwsError(f"{path} differs from its model {what}: expected at most {tolerance:g} and 0")
         what = f"by {difference:.2g} of the largest magnitude of an output"
         raise GdwsError(f"{path} differs from its model {what}: expected at most {tolerance:g}")
@@ -121,7 +121,7 @@ class _Distance:
 
 
 def _changed(given: Tensor, wanted: Tensor) -> int:
-    """Decisions that differ although they are no ties."""
+    """Predictions that differ although they are no ties."""
     best = wanted.topk(2).values if wanted.shape[1] > 1 else wanted[:, :1] + torch.tensor([TIE, 0])
     return int(((given.argmax(1) != wanted.argmax(1)) & (best[:, 0] - best[:, 1] > TIE)).sum())
 

@@ -1,4 +1,4 @@
-"""Names, types and free sizes of the inputs and outputs of an ONNX file that was just made."""
+"""Names, types and dynamic axes of the inputs and outputs of an ONNX file that was just made."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gdws.deploy.onnx.signature import Port, Signature, signature_in
 from gdws.deploy.packages import require
 
 AXES = {0: "batch", 2: "height", 3: "width"}
-"""What the free sizes of inputs are called."""
+"""What the dynamic axes of inputs are called."""
 SYMBOL = r"\bs\d+\b"
 """A size that torch.export left free, as it stands in expressions such as 4*s77."""
 
@@ -27,7 +27,7 @@ def name_ports(proto: Any, inputs: Sequence[str], outputs: Sequence[str]) -> Non
 
 
 def name_sizes(proto: Any) -> None:
-    """Call free sizes "batch", "height" and "width" instead of the symbols that torch.export has for them."""
+    """Call dynamic axes "batch", "height" and "width" instead of the symbols that torch.export has for them."""
     graph, names = proto.graph, dict[str, str]()
     for value in graph.input:
         for axis, size in enumerate(value.type.tensor_type.shape.dim):
@@ -38,7 +38,7 @@ def name_sizes(proto: Any) -> None:
 
 
 def take_signature(proto: Any, signature: Signature) -> None:
-    """Make inputs and outputs those of another file: their order, names, types and names of free sizes.
+    """Make inputs and outputs those of another file: their order, names, types and names of dynamic axes.
 
     Raises GdwsError when there are more or fewer of them than there.
     """

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from gdws.core.errors import GdwsError
-from gdws.core.reading.limits import check_bytes, max_bytes, read_file
+from gdws.core.reading.limits import DEFAULT, VARIABLE, check_bytes, max_bytes, read_file
+from gdws.deploy.onnx.folding import fold_sizes, without_size
 from gdws.deploy.onnx.signature import Signature, signature_in
 from gdws.deploy.packages import require
 
@@ -23,8 +24,10 @@ NUMBERS = ("float32", "float16", "float64", "int64", "int32", "int16", "int8", "
 """Types of what goes in and comes out: those that PyTorch, ONNX Runtime and OpenVINO all have."""
 SMALL = 1024
 """Elements of constants that shapes may be computed from."""
-IMAGES = ((1, 3, 224, 224), (1, 3, 256, 256))
+IMAGES = ((3, 224, 224), (3, 256, 256))
 """Stand for the sizes that a file leaves open when memory is counted: the second for networks that halve them more often."""
+ROUNDS = 20
+"""Sizes that are computed from those of what has a computed size."""
 OTHER = 64
 """Stands for open sizes of what is no batch of images."""
 
@@ -75,15 +78,41 @@ def check_onnx(proto: Any, path: Path, reader: str, *, strict: bool = True) -> N
         onnx.checker.check_model(proto)
         shapes = _inferred(onnx, proto, strict)
         check_bytes(f"the values between the layers of {path}", _most_alive(onnx, shapes), path.stat().st_size)
+        if strict or _contradicts_nothing(onnx, proto):
+            _check_sizes(shapes, path)
     except Exception as error:
         raise unreadable_file(path, reader, error) from None
 
 
 def images_together(path: Path) -> int:
-    """How many images the file's network can take at a time without more memory than the content of a file may take."""
+    """How many images the file's network can take at a time without more memory than the content of a file may take.
+
+    For n images it may have n * n values, so that what one of them takes does not tell.
+    """
     onnx = require("onnx")
-    proto = parse_onnx(path, "ONNX Runtime")
-    return max(1, max_bytes(path.stat().st_size) // max(1, _most_alive(onnx, _inferred(onnx, proto, True))))
+    proto, most = parse_onnx(path, "ONNX Runtime"), max_bytes(path.stat().st_size)
+    count = max(1, most // max(1, _most_alive(onnx, _inferred(onnx, proto, True))))
+    while count > 1 and _most_alive(onnx, _inferred(onnx, proto, True, count)) > most:
+        count //= 2
+    return count
+
+
+def _contradicts_nothing(onnx: Any, proto: Any) -> bool:
+    try:
+        _inferred(onnx, proto, True)
+        return True
+    except Exception:
+        return False
+
+
+def _check_sizes(graph: Any, path: Path) -> None:
+    """Refuse a size that comes from the values of an image, which may say anything, unless the user raised the limit."""
+    node = without_size(graph)
+    if node is not None and max_bytes() <= DEFAULT:
+        raise GdwsError(
+            f"{path} has {node.op_type}, whose size is not known before it is run: expected sizes that follow from those of "
+            f"the inputs (where you trust it, raise {VARIABLE})"
+        )
 
 
 def operator_set(proto: Any) -> int:
@@ -117,7 +146,7 @@ def _check_kind(onnx: Any, proto: Any, path: Path) -> None:
         raise GdwsError(f"{path} has functions or sparse weights of its own: expected a plain graph (onnx.inliner makes one)")
     version, latest = operator_set(proto), onnx.defs.onnx_opset_version()
     if not 1 <= version <= latest:
-        raise GdwsError(f"{path} is of operator set {version}: expected 1 to {latest}, which onnx {onnx.__version__} knows")
+        raise GdwsError(f"{path} has opset {version}: expected 1 to {latest}, which onnx {onnx.__version__} knows")
     signature = signature_in(proto)
     for verb, ports in (("takes", signature.inputs), ("gives", signature.outputs)):
         if not ports or any(port.dtype not in NUMBERS for port in ports):
@@ -159,16 +188,20 @@ def _tensors(proto: Any) -> Iterator[Any]:
             yield from (*([attribute.t] if attribute.HasField("t") else []), *attribute.tensors)
 
 
-def _inferred(onnx: Any, proto: Any, strict: bool) -> Any:
-    """The graph with the shapes of all values that are known, for images of a usual size."""
+def _inferred(onnx: Any, proto: Any, strict: bool, count: int = 1) -> Any:
+    """The graph with the shapes of all values that are known, for so many images of a usual size."""
     failed: Exception = ValueError()
     for image in IMAGES:
         try:
-            light = _without_weights(onnx, proto, image)
-            known = onnx.shape_inference.infer_shapes(light, strict_mode=strict).graph
-            made = _without_long_numbers(onnx, light, known)
-            computed = onnx.shape_inference.infer_shapes(made, strict_mode=strict, data_prop=True).graph
-            return _with_sizes_of(onnx, known, computed)
+            light = _without_weights(onnx, proto, (count, *image))
+            for _ in range(ROUNDS):
+                known = onnx.shape_inference.infer_shapes(light, strict_mode=strict).graph
+                made = _without_long_numbers(onnx, light, known)
+                computed = onnx.shape_inference.infer_shapes(made, strict_mode=strict, data_prop=True).graph
+                found = _with_sizes_of(onnx, known, computed)
+                if without_size(found) is None or not fold_sizes(onnx, light.graph, found):
+                    break
+            return found
         except Exception as error:
             failed = error
     raise failed
@@ -247,7 +280,7 @@ def _sized(signature: Signature, image: Sequence[int]) -> dict[str, list[int]]:
     found: dict[str, list[int]] = {}
     for port in sorted(signature.inputs, key=lambda port: len(port.shape) not in (0, len(image))):  # images first
         shape = port.shape or (None,) * len(image)
-        usual = image if len(shape) == len(image) else (1, *[OTHER] * len(shape))
+        usual = image if len(shape) == len(image) else (image[0], *[OTHER] * len(shape))
         found[port.name] = [
             named.setdefault(size, usual[axis]) if isinstance(size, str) else size or usual[axis]
             for axis, size in enumerate(shape)

@@ -24,8 +24,8 @@ class Port:
 
     name   in the file.
     dtype  of its values, as numpy calls it: "float32", "int64", ...
-    shape  its sizes; a free size is a name, such as "batch", or None where the file has none for it. Empty where the file does
-           not even say how many there are.
+    shape  its sizes; a dynamic axis is a name, such as "batch", or None where the file has none for it. Empty where the file
+           does not even say how many there are.
     """
 
     name: str
@@ -126,5 +126,5 @@ def _port(value: Any) -> Port:
     names = {number: name.lower() for name, number in require("onnx").TensorProto.DataType.items()}
     dtype = {"float": "float32", "double": "float64"}.get(found := names.get(tensor.elem_type, "undefined"), found)
     for size in tensor.shape.dim:
-        sizes.append(size.dim_value if size.dim_value > 0 else size.dim_param or None)  # some makers write -1 for any
+        sizes.append(size.dim_value if size.dim_value > 0 else size.dim_param or None)  # some exporters write -1 for any
     return Port(value.name, dtype, tuple(sizes))

@@ -23,7 +23,7 @@ from gdws.deploy.onnx.signature import attach_signature, match_ports, signature_
 from gdws.deploy.packages import require
 
 OLDEST = 18
-"""The operator set since which axes are inputs of all reductions: before, operators of the same names took other things."""
+"""The opset since which axes are inputs of all reductions: before, operators of the same names took other things."""
 
 
 class StraightThrough(nn.Module):
@@ -46,7 +46,7 @@ class StraightThrough(nn.Module):
         check_onnx(proto, self.path, "onnx")
         version = operator_set(proto)
         if version < OLDEST:
-            raise GdwsError(f"{path} is of operator set {version}: expected {OLDEST} or later (onnx.version_converter)")
+            raise GdwsError(f"{path} has opset {version}: expected {OLDEST} or later (onnx.version_converter)")
         for node in graph.node:
             if found := unread_attribute(onnx, node, version):
                 raise GdwsError(f"{path} has {node.op_type} with {found}: expected that left out, as gdws.to_onnx does")

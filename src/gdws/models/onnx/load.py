@@ -1,4 +1,4 @@
-"""A network from an ONNX file: read with the checks of files from strangers, built, and tried beside ONNX Runtime."""
+"""A network from an ONNX file: read with the checks of untrusted files, built, and compared with ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gdws.models.onnx.layers import WEIGHTS
 from gdws.models.onnx.parity import check_parity
 
 OLDEST = 18
-"""The operator set that the operators here are of; files of earlier ones are converted."""
+"""The opset that the operators here are of; files of earlier ones are converted."""
 OLDER = {"Upsample"}
 """Operators that the conversion replaces."""
 READER = "gdws"
@@ -83,7 +83,7 @@ def _of_known_set(proto: Any, path: Path) -> Any:
             proto = onnx.version_converter.convert_version(proto, OLDEST)
     except Exception as error:
         raise GdwsError(
-            f"{path} is of operator set {version} and cannot be converted ({first_line(error)}): expected {OLDEST} or later"
+            f"{path} has opset {version} and cannot be converted ({first_line(error)}): expected {OLDEST} or later"
         ) from None
     _check_operators(proto, path)
     try:

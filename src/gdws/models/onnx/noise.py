@@ -25,7 +25,7 @@ def noise(signature: Signature, rows: int, side: int = SIDES[0]) -> list[Tensor]
     """For each input a tensor: floats from 0 to 1, or whole numbers 0 and 1, always the same.
 
     rows  samples, where the first size is free, or 1 in all inputs and outputs.
-    side  of other free sizes; the second, of channels, is 3. Sizes that the file has one name for are one.
+    side  of other dynamic axes; the second, of channels, is 3. Sizes that the file has one name for are one.
     """
     generator = torch.Generator().manual_seed(0)
     single = is_single(signature)

@@ -1,4 +1,4 @@
-"""The network of a file beside the file itself in ONNX Runtime."""
+"""The network of a file compared with the file itself in ONNX Runtime."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""How long a network takes where it will run, layer by layer, and plans under budgets of time."""
+"""How long a network takes where it will run, layer by layer, and plans under latency budgets."""

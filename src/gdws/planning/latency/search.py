@@ -1,4 +1,4 @@
-"""Choose under a budget of time: allocate by a latency table, run that network, and correct what the table missed.
+"""Choose under a latency budget: allocate by a latency table, run that network, and correct what the table missed.
 
 Times do not depend on weights, so a plan is run before anything is fitted: with noise for weights, taking turns with the dense
 network in its fastest engine.

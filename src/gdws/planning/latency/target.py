@@ -20,7 +20,7 @@ from gdws.structures.base import Structure
 
 @dataclass(frozen=True)
 class Target:
-    """Where a network will run: what times are measured for, under a budget of time.
+    """Where a network will run: what times are measured for, under a latency budget.
 
     engine     one of gdws.deploy.engines in which single layers can be timed: "onnxruntime" or "openvino" on the CPU, "auto"
                being whichever makes it fastest; or "cuda": PyTorch, as a CUDA graph, on the GPU that the model is on.

@@ -8,32 +8,33 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from gdws.core.execution import own_copy
+from gdws.compression.compaction.compact import compact
 from gdws.core.hashing import weights_hash
 from gdws.core.reading.weights import load_weights, read_weights
 from gdws.core.sites import find_convolutions
 from gdws.models import checkpoints
 from gdws.planning.cost import network_cost
 from gdws.reproduce.place import NetworkStep, Place
-from gdws.reproduce.steps.base import Base, keep_weights, with_weights
+from gdws.reproduce.steps.base import Base, keep_weights, took, with_weights, without_times
+from gdws.training import prune
+from gdws.training.pruning.method import Method
 
 
 @dataclass(frozen=True)
 class Pruned(NetworkStep):
-    """A base of which a share `keep` of the weights ("hydra") or channels ("admm") is left, trained again. weights: the hash of
-    a file that is taken instead; recipe: "fast" or "paper" (gdws.training)."""
+    """A base with zeros for weights or channels, trained again. weights: the hash of a file that is taken instead.
+
+    The network is compacted: what is zero and can go without a change of the function is gone.
+    """
 
     base: Base
-    method: str
-    keep: float
-    recipe: str
-    seed: int
+    how: Method
     file: str = ""
     weights: str = ""
 
     @property
     def title(self) -> str:
-        return f"{self.base.title}.{self.method}-{self.keep:g}"
+        return f"{self.base.title}.{type(self.how).__name__.lower()}-{self.how.keep:g}"
 
     @property
     def data(self) -> str:
@@ -43,47 +44,34 @@ class Pruned(NetworkStep):
     def architecture(self) -> str:
         return self.base.architecture
 
-    @property
-    def is_structured(self) -> bool:
-        """Whether channels are gone, so that a smaller dense network does the same."""
-        return self.method == "admm"
-
     def run(self, place: Place) -> dict[str, Any]:
-        begun, source = time.monotonic(), place.weights_file(self.file)
+        begun, source, model = time.monotonic(), place.weights_file(self.file), self.base.network(place)
+        made: dict[str, Any] = {"method": self.how.record()}
+        stages: dict[str, list[dict[str, Any]]] = {}
         if source is not None:
-            model, made = self.base.network(place), {"weights": self.file}
             load_weights(model, checkpoints.fit(read_weights(source), model, str(source)), str(source))
+            made = {"weights": self.file}
         else:
-            model, made = prune_network(self, place)
+            split, folder = place.split(self.data, "train", self.base.trained_on), place.folder(self) / "run"
+            pruned = prune(model, split, self.how, folder, resume=(folder / "pruning.json").exists())
+            model, stages = pruned.model, pruned.stages
+            made |= {"stages": stages, "kept": without_times(pruned.last)}
         keep_weights(self, place, model, halved=False)
         sparsity, model = filter_sparsity(model, self.example(place)), self.network(place)
         cost = network_cost(model, self.example(place))
         size = {"mb": cost.size_mb, "parameters": cost.parameters, "macs": cost.macs, "weights hash": weights_hash(model)}
-        return {**size, **made, "filter sparsity": sparsity, "pruning seconds": time.monotonic() - begun}
+        seconds = took(begun, [line for history in stages.values() for line in history])
+        return {**size, **made, "filter sparsity": sparsity, "pruning seconds": seconds}
 
     def work(self, place: Place) -> float:
-        epochs = 40 if self.recipe == "fast" else 400
-        return 0 if self.weights else epochs * 11 * len(place.split(self.data, "train", self.base.trained_on))
+        recipes = self.how.recipes()
+        periods = {"prune": getattr(self.how, "periods", 1)}
+        passes = (each.epochs * periods.get(name, 1) * (each.attack.steps + 1) for name, each in recipes.items())
+        return 0 if self.weights else sum(passes) * len(place.split(self.data, "train", self.base.trained_on))
 
     def network(self, place: Place) -> nn.Module:
         masked = with_weights(self, place, self.base.fresh(place)).to(place.device)
-        return compacted(masked, self.example(place)) if self.is_structured else masked
-
-
-def prune_network(step: Pruned, place: Place) -> tuple[nn.Module, dict[str, Any]]:
-    """The pruned network, in the shapes of its base, and how it was made."""
-    model = own_copy(step.base.network(place))
-    for module in model.modules():
-        if isinstance(module, nn.Conv2d | nn.Linear):
-            size = module.weight.detach().abs()
-            least = size.flatten().kthvalue(max(1, round((1 - step.keep) * size.numel()))).values
-            module.weight.data.mul_(size > least)
-    return model, {"stand-in": "magnitude, not trained"}
-
-
-def compacted(model: nn.Module, example: Tensor) -> nn.Module:
-    """The same function in a network without the channels that are zero."""
-    return model
+        return compact(masked, self.example(place)).to(place.device)
 
 
 def filter_sparsity(model: nn.Module, example: Tensor) -> dict[str, float]:

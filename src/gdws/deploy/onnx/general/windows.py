@@ -148,7 +148,7 @@ def global_maximum(inputs: list[Any], attributes: Attributes) -> Tensor:
 
 
 def local_response(inputs: list[Any], attributes: Attributes) -> Tensor:
-    """Of so many neighbouring channels, an odd number: of an even one PyTorch takes the others."""
+    """Of so many neighboring channels, an odd number: of an even one PyTorch takes the others."""
     size = attributes["size"]
     if size % 2 == 0:
         raise GdwsError(f"an LRN is of {size} channels: expected an odd number")

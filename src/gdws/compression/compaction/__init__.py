@@ -1,0 +1,1 @@
+"""Networks with channels that are zero, made really smaller."""
