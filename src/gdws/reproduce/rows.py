@@ -68,9 +68,7 @@ def lines(place: Place, tables: Sequence[str]) -> tuple[list[Line], list[str]]:
             missing.append(f"{row.name} needs {row.data}: expected --data with it")
             continue
         if row.pruned and find_spec("torch_pruning") is None:
-            missing.append(
-                f"what is pruned of {row.name} needs the package torch-pruning: expected `pip install gdws[pruning]`"
-            )
+            missing.append(f"what is pruned of {row.name} needs torch-pruning: expected `pip install gdws[pruning]`")
             row = replace(row, pruned=())
         has_ours = row.ours and place.scale.has_company(row.name, is_last=True)
         for recipe in (row.recipe, row.ours) if has_ours else (row.recipe,):

@@ -25,8 +25,8 @@ class Recipe:
     batch         images a step, of all processes together.
     rate          the highest learning rate.
     schedule      how the rate changes: "one-cycle" (up for a quarter of the time, then down to nothing), "cosine" (down to
-                  nothing), "pieces" (up to 0.4 of the time, down to a twentieth at 0.8, then to nothing), or divided by ten twice: "steps" (at half and at three quarters), "steps-early" (at 0.4 and 0.75)
-                  or "thirds".
+                  nothing), "pieces" (up until 0.4 of the time, down to a twentieth at 0.8, then to nothing), or divided by ten
+                  twice: "steps" (at half and at three quarters), "steps-early" (at 0.4 and 0.75) or "thirds".
     nesterov      Nesterov's momentum, or the plain one.
     weight_decay  of all parameters.
     attack        how the images are attacked; without early exit.
@@ -119,8 +119,8 @@ RECIPES = {
 }
 """Every recipe by its name (docs/reference/presets.md).
 
-`fast` and `fast-svhn` are this project's; the paper's, after its appendix; `union` for its table 6, after
-Maini et al.; `tune`, ten epochs for compressed networks.
+`fast` and `fast-svhn` are this project's; the paper's, after its appendix; `union` for its table 6, after Maini et
+al.; `tune`, ten epochs for compressed networks.
 """
 
 

@@ -68,9 +68,9 @@ class Steps:
 
 SCHEDULES: dict[str, Callable[[float, float], Schedule]] = {
     "one-cycle": OneCycle,
-    "pieces": Pieces,
     "steps": Steps,
     "steps-early": partial(Steps, milestones=(0.4, 0.75)),
     "thirds": partial(Steps, milestones=(1 / 3, 2 / 3)),
     "cosine": Cosine,
+    "pieces": Pieces,
 }
