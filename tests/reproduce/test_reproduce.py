@@ -171,6 +171,8 @@ def test_the_command_says_what_it_will_take(run, tmp_path):
     assert (status, "the scale is 'huge'" in text) == (2, True)
     status, text = run("reproduce", "--data", "cifar10", "--out", "p")
     assert (status, "expected cifar10:DIR" in text) == (2, True)
+    status, text = run("reproduce", "--weights", "none", "--out", "p")
+    assert (status, "there is no folder none" in text) == (2, True)
     (tmp_path / "q").mkdir()
     (tmp_path / "q" / "mine").touch()
     status, text = run("reproduce", "--scale", "smoke", "--out", "q")

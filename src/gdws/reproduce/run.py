@@ -102,6 +102,9 @@ def reproduce(
     chosen, size = chosen_tables(list(tables)), scale(scale_name)
     if minutes is not None and not 0 < minutes < 1e6:
         raise GdwsError(f"minutes are {minutes:g}: expected a number above 0")
+    absent = next((folder for folder in weights if not folder.is_dir()), None)
+    if absent is not None:
+        raise GdwsError(f"there is no folder {absent}: expected one with files of weights")
     place = Place(out, size, {}, tuple(weights), torch.device(device), seed, _commit(), command)
     count = workers or (torch.cuda.device_count() if place.device.type == "cuda" and place.device.index is None else 1)
     if not is_count(count, 1) or count > MOST_WORKERS:

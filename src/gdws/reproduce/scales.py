@@ -161,7 +161,7 @@ SCALES: dict[str, Callable[[], Scale]] = {
         attacks=_attacks(early_exit=True),
         images={"": 10_000, "svhn": 5_000, "imagenet": 10_000, "union": 1000},
         calibration_attacks=_IMAGENET,
-        passes=(200, 1000),
+        passes=(50, 300),
     ),
     "paper": lambda: Scale(
         name="paper",
