@@ -76,6 +76,7 @@ def main() -> None:
     parser.add_argument("--speedups", nargs="*", type=float, default=[1.5, 2.0])
     parser.add_argument("--steps", type=int, default=400, help="of the repair; 0 leaves it out")
     parser.add_argument("--repair-threads", type=int, default=2)
+    parser.add_argument("--sides", nargs="*", type=int, default=[64, 128], help="of the images that are timed")
     options = parser.parse_args()
     torch.set_num_threads(THREADS)
     options.out.mkdir(parents=True, exist_ok=True)
@@ -111,7 +112,7 @@ def main() -> None:
         run = gdws.compile(file, "onnxruntime", example=patches[:1])
         records.get(f"{name} int8", partial(judged, truths, scale, run))
     timed = {name: network for name, network in forms.items() if "repaired" not in name}  # others have the same shapes
-    for side in (64, 128):
+    for side in options.sides:
         records.get(f"ms at {side}", partial(times, timed, files, options.network, side))
     show(forms, truths, scale, options.out)
 

@@ -40,6 +40,7 @@ from gdws.cli.training import (
     warn_of_hidden_gradients,
 )
 from gdws.compression import storage
+from gdws.compression.compaction.compact import compact
 from gdws.core.distributed import join_processes, local_device
 from gdws.core.errors import GdwsError
 from gdws.core.files import check_writable
@@ -84,7 +85,10 @@ def prune_command(
     seed: Seed = 0,
     json_file: Json = None,
 ) -> None:
-    """Prune a network under adversarial training; several processes by torchrun. The network is the folder OUT/model."""
+    """Prune a network under adversarial training; several processes by torchrun.
+
+    The network is the folder OUT/model; OUT/compact is the same without the channels that are zero.
+    """
     check_json(json_file)
     check_writable(out)
     if weights is None and model.startswith(("zoo:", "torchvision:", "timm:")):
@@ -104,14 +108,21 @@ def prune_command(
             network = models.resolve(model, weights).to(place)
         pruned = prune(network, split, method, out, resume=resume, processes=processes)
         if processes.first():
-            _write(pruned, out, base or (base_of(model) if is_folder(model) else model))
+            _write(pruned, split, out, base or (base_of(model) if is_folder(model) else model))
             _report(pruned, method, split, out, json_file)
 
 
-def _write(pruned: Pruned, out: Path, base: str | None) -> None:
-    """The network as it was trained, with its zeros."""
-    again = (out / "model" / "gdws.json").is_file()  # a pruning that was complete and is asked for once more
-    storage.save(pruned.model, out / "model", force=again, base=base)
+def _write(pruned: Pruned, split: Dataset, out: Path, base: str | None) -> None:
+    """The network as it was trained, with its zeros, and without the channels that are zero, where it can do without."""
+    networks = {"model": pruned.model}
+    if KINDS[pruned.groups].with_bias:
+        try:
+            networks["compact"] = compact(pruned.model, next(iter(split.take(1)))[0])
+        except GdwsError as error:
+            errors.say(f"gdws: {out / 'model'} keeps its zeros: {error}", style="yellow")
+    for name, network in networks.items():
+        again = (out / name / "gdws.json").is_file()  # a pruning that was complete and is asked for once more
+        storage.save(network, out / name, force=again, base=base)
 
 
 def _report(pruned: Pruned, method: Method, split: Dataset, out: Path, json_file: Path | None) -> None:
@@ -126,11 +137,12 @@ def _report(pruned: Pruned, method: Method, split: Dataset, out: Path, json_file
         f"Weights that are not zero: {size:.2f} MB"
     )
     accuracies = f"natural {last['natural']:.2f} %, robust {last['robust']:.2f} % of the images held back"
-    console.say(f"Last epoch {last['epoch']}: {accuracies}. Written to {out / 'model'}")
+    smaller = f", and without channels that are zero to {out / 'compact'}" if (out / "compact" / "gdws.json").is_file() else ""
+    console.say(f"Last epoch {last['epoch']}: {accuracies}. Written to {out / 'model'}{smaller}")
     if collapsed(last):
         console.print(
-            "Warning: the network decides all images alike: it was pruned too far, or its training has collapsed. Take a "
-            "larger --keep, or --recipe paper, which trains longer."
+            "Warning: the network gives all images the same class: it was pruned too far, or its training has collapsed. Take "
+            "a larger --keep, or --recipe paper, which trains longer."
         )
     warn_of_hidden_gradients(last, method.finetune)
     layers = {name: {"kept": kept, "of": of} for name, (kept, of) in pruned.kept.items()}

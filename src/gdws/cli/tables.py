@@ -61,7 +61,7 @@ EPOCH = {
 def epochs(history: Sequence[Mapping[str, float]], title: str = "training") -> Table:
     """A training, the last twenty epochs of it at most."""
     table = _plain(title)
-    table.caption = "attacked: of the training images; natural, robust: of those held back; per cent"
+    table.caption = "attacked: of the training images; natural, robust: of those held back; percent"
     for heading in ("epoch", "rate", "loss", "attacked", "natural", "robust", "s", "images/s"):
         table.add_column(heading, justify="right", no_wrap=True)
     for line in history[-20:]:  # epoch 0 has no rate and no loss

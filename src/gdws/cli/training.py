@@ -174,7 +174,7 @@ def _report(trained: Trained, plan: Recipe, where: Path, json_file: Path | None)
 
 
 def collapsed(line: dict[str, Any]) -> bool:
-    """Whether the network of an epoch decides all images alike, which are not all of one class."""
+    """Whether the network of an epoch gives all images the same class, which are not all of one."""
     return bool(line["classes"] == 1 and line["natural"] < 100)
 
 

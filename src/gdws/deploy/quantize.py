@@ -6,7 +6,8 @@ float. Without VNNI instructions an x86 CPU adds two products of a byte and a by
 use 7 bits.
 
 A BatchNorm that no convolution could take becomes a 1x1 depthwise convolution first, one int8 node where it would be a float
-island between layout changes: its weight is one number a channel, which a scale of its own represents exactly.
+island between layout changes: its weight is one number a channel, which a scale of its own represents exactly. Between the two
+convolutions of a factorized one, channels are brought to one scale first (gdws.deploy.onnx.equalizing; NNCF does it itself).
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from gdws.core.errors import GdwsError, first_line
 from gdws.core.files import Kind, scratch_folder, write_atomically
 from gdws.core.inputs import Inputs
 from gdws.deploy.interface import Given, check_range, checked_inputs
+from gdws.deploy.onnx.equalizing import equalize
 from gdws.deploy.onnx.reading import parse_onnx, read_onnx, unreadable_file
 from gdws.deploy.onnx.signature import Port, Signature, arrange, is_classifier_file, signature_in
 from gdws.deploy.packages import require
@@ -61,6 +63,7 @@ def quantize(path: Path | str, out: Path | str, images: Given, *, keep: Sequence
         prepared, made = folder / "prepared.onnx", folder / "int8.onnx"
         proto = read_onnx(Path(path), "ONNX Runtime")
         signature = _checked_signature(proto, inputs)
+        equalize(proto, _Reader(signature, inputs))
         _norms_to_convolutions(proto)
         require("onnx").save(proto, prepared)
         try:
@@ -140,6 +143,9 @@ class _Reader:
 
     def get_next(self) -> dict[str, Any] | None:
         return next(self._batches, None)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return self._batches
 
 
 def _norms_to_convolutions(proto: Any) -> None:
