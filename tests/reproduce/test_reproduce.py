@@ -2,6 +2,7 @@
 
 import json
 import multiprocessing
+import os
 import random
 import shutil
 import time
@@ -9,6 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 import torch
+from filelock import FileLock
 
 from gdws.core.errors import GdwsError
 from gdws.reproduce.paper import MAIN, paper
@@ -20,10 +22,12 @@ from gdws.reproduce.tables import printed
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """Everything, once."""
-    out = tmp_path_factory.mktemp("reproduction") / "out"
+    """Everything, once for all processes of the tests."""
+    base = tmp_path_factory.getbasetemp()
+    out = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "reproduction"
     seen = []
-    made = reproduce(["all", "leaderboard"], out, scale_name="smoke", outlook=seen.append)
+    with FileLock(f"{out}.lock"):
+        made = reproduce(["all", "leaderboard"], out, scale_name="smoke", resume=True, outlook=seen.append)
     return out, made, seen[0]
 
 

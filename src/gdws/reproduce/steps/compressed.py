@@ -112,6 +112,9 @@ class Compressed(NetworkStep):
             if self.method == "paper":
                 made, compressed = self._as_large(place, model)
                 asked["mb"] = self.value
+                if isinstance(self.source, Pruned):
+                    stored = network_cost(model, self.example(place)).size_mb
+                    asked["mb as the paper counts"] = stored + size_as_printed(model, made)
             else:
                 budget, shares = self._budget(place, model)
                 asked |= shares
