@@ -23,7 +23,7 @@ import gdws
 from gdws.attacks import PGD
 from gdws.planning.latency.target import device_name
 
-IMAGES, TEST, BATCH = 400, 500, 25
+IMAGES, TEST, BATCH = 200, 300, 25
 """Training images for all, test images, and images in a batch."""
 
 
