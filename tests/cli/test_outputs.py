@@ -23,6 +23,7 @@ COMMANDS = {
     "train": ["train", MISSING, "--data", "npz:missing.npz", "--out", "new"],
     "tune": ["tune", MISSING, "--data", "npz:missing.npz", "--out", "new"],
     "prune": ["prune", MISSING, "--data", "npz:missing.npz", "--out", "new"],
+    "reproduce": ["reproduce", "--out", "new"],
 }
 
 
@@ -69,6 +70,7 @@ def test_json_is_checked_before_the_work(run, places, command):
         (["evaluate", MISSING, "--checkpoint", "link.json", "--resume"], "symbolic link or a device"),
         (["train", MISSING, "--data", "npz:missing.npz", "--out", "thesis.onnx"], "cannot write to the folder thesis.onnx"),
         (["prune", MISSING, "--data", "npz:missing.npz", "--out", "thesis.onnx"], "cannot write to the folder thesis.onnx"),
+        (["reproduce", "--out", "thesis.onnx"], "cannot write to the folder thesis.onnx"),
     ],
 )
 def test_outputs_are_checked_before_the_work(run, places, words, sentence):

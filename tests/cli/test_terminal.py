@@ -189,4 +189,5 @@ def test_what_was_kept_is_looked_up(tmp_path):
     (tmp_path / "prune" / "checkpoint.safetensors").touch()
     assert "the stages that were done and the last checkpoint are in" in cli.what_was_kept("prune", {"out": tmp_path})
     assert "the same command fetches the rest" in cli.what_was_kept("download", {"folder": tmp_path})
+    assert "with --resume goes on" in cli.what_was_kept("reproduce", {"out": tmp_path})
     assert "is whole" in cli.what_was_kept("compress", {"out": tmp_path})

@@ -112,15 +112,15 @@ def test_an_objective_of_ones_own_is_what_is_repaired(enhanced):
 
 
 def test_decisions_known_by_heart_are_softened():
-    """At a temperature of one the divergence of certain decisions has no slope: nothing would be learned."""
+    """At a temperature of one the divergence of certain decisions has hardly a slope: the error of the logits falls to 0.8."""
     torch.manual_seed(0)
     model, images = network(), torch.rand(64, 3, 8, 8)
     model[-1].weight.data *= 1000
-    fast = gdws.compress(model, [images], gdws.Macs(0.4), METHOD)
+    fast = gdws.compress(model, [images], gdws.Macs(0.4), "uniform")
     better = gdws.repair(model, fast, [images], gdws.Repair(steps=60, activations=0))
     with torch.no_grad():
         errors = [float((model(images) - other(images)).square().mean()) for other in (fast, better)]
-    assert errors[1] < 0.9 * errors[0]
+    assert errors[1] < 0.6 * errors[0]
 
 
 def test_balanced_factors_are_the_same_function(enhanced):

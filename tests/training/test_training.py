@@ -107,6 +107,8 @@ def test_learning_rates_against_the_paper_and_by_hand():
     assert [round(retrain.rate(epoch), 6) for epoch in (0, 79, 80, 149, 150)] == [0.01, 0.01, 0.001, 0.001, 0.0001]
     period = SCHEDULES["thirds"](0.01, 20)
     assert [round(period.rate(epoch), 6) for epoch in (0, 6, 7, 13, 14)] == [0.01, 0.01, 0.001, 0.001, 0.0001]
+    union = SCHEDULES["pieces"](0.1, 50)
+    assert [round(union.rate(epoch), 6) for epoch in (0, 10, 20, 30, 40, 45, 50)] == [0, 0.05, 0.1, 0.0525, 0.005, 0.0025, 0]
     weight = nn.Parameter(torch.zeros(1))
     optimizer = torch.optim.SGD([weight], 0.1)
     theirs = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 20)

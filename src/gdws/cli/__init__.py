@@ -17,6 +17,7 @@ from gdws.cli.compression import compress, demo_command, inspect
 from gdws.cli.deployment import bench_command, export_command
 from gdws.cli.evaluation import evaluate_command
 from gdws.cli.pruning import prune_command
+from gdws.cli.reproduction import reproduce_command
 from gdws.cli.terminal import errors, show_what_cannot_be_shown
 from gdws.cli.training import download, train_command, tune_command
 from gdws.core.errors import GdwsError, first_line
@@ -63,6 +64,8 @@ def what_was_kept(name: str, options: dict[str, Any]) -> str:
         return "nothing was kept (--checkpoint FILE keeps every batch)"
     if name == "evaluate" and checkpoint.exists():
         return f"the batches that were done are in {checkpoint}, and {again}"
+    if name == "reproduce" and out.exists():
+        return f"what is done is in {out}, and the same command with --resume goes on from it"
     if name == "compress" and out.exists():
         return f"{out} is whole, as it was before or anew"
     if name == "compress":
@@ -84,6 +87,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "train": train_command,
     "tune": tune_command,
     "prune": prune_command,
+    "reproduce": reproduce_command,
     "download": download,
 }
 for name, command in COMMANDS.items():

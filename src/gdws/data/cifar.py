@@ -1,4 +1,5 @@
-"""CIFAR-10 in the layout of the official python archive, packed or not. Its pickles are read without running anything."""
+"""CIFAR-10 in the layout of the official python archive, packed or not, or as mosaics. Its pickles are read without running
+anything."""
 
 from __future__ import annotations
 
@@ -15,6 +16,7 @@ from torch import Tensor
 from gdws.core.errors import GdwsError
 from gdws.core.reading.limits import Bounded, open_file, read_file
 from gdws.core.reading.pickles import BoundedUnpickler
+from gdws.data import mosaic
 
 ARCHIVE = "cifar-10-python.tar.gz"
 INSIDE = "cifar-10-batches-py"
@@ -22,6 +24,8 @@ INSIDE = "cifar-10-batches-py"
 
 def read(folder: Path, split: str) -> tuple[Tensor, Tensor]:
     """Images, uint8 (N, 3, 32, 32), and labels, int64 (N,), of "train" or "test"."""
+    if mosaic.is_mosaic(folder, split):
+        return mosaic.read(folder, split)
     names = ["test_batch"] if split == "test" else [f"data_batch_{part}" for part in range(1, 6)]
     unpacked = folder / INSIDE if (folder / INSIDE).is_dir() else folder
     if (unpacked / names[0]).exists() or not (folder / ARCHIVE).exists():

@@ -1,7 +1,7 @@
-"""SVHN's cropped digits in the official files train_32x32.mat and test_32x32.mat.
+"""SVHN's cropped digits in the official files train_32x32.mat and test_32x32.mat, or as mosaics.
 
-They are MATLAB 5 files. Only what these two need is read of that format, which is less than a dependency on scipy would be:
-a header, then elements (type, size, content padded to 8 bytes), which hold a matrix, most often compressed.
+The official ones are MATLAB 5 files. Only what these two need is read of that format, which is less than a dependency on scipy
+would be: a header, then elements (type, size, content padded to 8 bytes), which hold a matrix, most often compressed.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from torch import Tensor
 
 from gdws.core.errors import GdwsError
 from gdws.core.reading.limits import check_bytes, max_bytes, read_file
+from gdws.data import mosaic
 
 HEADER = 128
 """Bytes before the first element: text, version, and the letters IM in a little-endian file."""
@@ -32,6 +33,8 @@ NUMBERS = {1: "<i1", 2: "<u1", 3: "<i2", 4: "<u2", 5: "<i4", 6: "<u4", 7: "<f4",
 
 def read(folder: Path, split: str) -> tuple[Tensor, Tensor]:
     """Images, uint8 (N, 3, 32, 32), and digits, int64 (N,), of "train" or "test"."""
+    if mosaic.is_mosaic(folder, split):
+        return mosaic.read(folder, split)
     path = folder / f"{split}_32x32.mat"
     try:
         content = read_file(path)

@@ -73,7 +73,7 @@ class LayerPlan:
         sizes, counts = (*self.shape, self.groups), (self.positions, self.macs, self.parameters, *self.ranks)
         if len(sizes) != 5 or not all(is_count(size, 1) for size in sizes) or not all(map(is_count, counts)):
             raise GdwsError(f"the layer {self.name} has shape {self.shape}, counts {counts[:4]}: expected whole numbers")
-        if not (is_count(self.dense_macs, 1) and is_count(self.dense_parameters, 1)):
+        if self.replaceable and not (is_count(self.dense_macs, 1) and is_count(self.dense_parameters, 1)):
             raise GdwsError(
                 f"the layer {self.name} had {self.dense_macs} multiply-adds and {self.dense_parameters} weights: expected some"
             )

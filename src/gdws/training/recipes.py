@@ -25,8 +25,8 @@ class Recipe:
     batch         images a step, of all processes together.
     rate          the highest learning rate.
     schedule      how the rate changes: "one-cycle" (up for a quarter of the time, then down to nothing), "cosine" (down to
-                  nothing), or divided by ten twice: "steps" (at half and at three quarters), "steps-early" (at 0.4 and 0.75)
-                  or "thirds".
+                  nothing), "pieces" (up until 0.4 of the time, down to a twentieth at 0.8, then to nothing), or divided by ten
+                  twice: "steps" (at half and at three quarters), "steps-early" (at 0.4 and 0.75) or "thirds".
     nesterov      Nesterov's momentum, or the plain one.
     weight_decay  of all parameters.
     attack        how the images are attacked; without early exit.
@@ -106,13 +106,21 @@ RECIPES = {
     "paper-cifar10": Recipe(epochs=200, batch=128, rate=0.1, schedule="steps", average=0),
     "paper-lightweight": Recipe(epochs=200, batch=128, rate=0.1, schedule="steps", weight_decay=2e-4, average=0),
     "paper-svhn": Recipe(epochs=200, batch=128, rate=0.01, schedule="steps", average=0, flip=False),
-    "union": Recipe(epochs=50, batch=128, rate=0.1, attack=MSD(steps=50)),
+    "union": Recipe(
+        epochs=50,
+        batch=128,
+        rate=0.1,
+        schedule="pieces",
+        nesterov=False,
+        attack=MSD(eps=(0.03, 0.3, 12.0), steps=50),
+        average=0,
+    ),
     "tune": Recipe(epochs=10, batch=128, rate=0.05, keep="last"),
 }
 """Every recipe by its name (docs/reference/presets.md).
 
-`fast` and `fast-svhn` are this project's; the paper's, after its appendix; `union` for its table 5, with Maini et al.'s
-attack; `tune`, ten epochs for compressed networks.
+`fast` and `fast-svhn` are this project's; the paper's, after its appendix; `union` for its table 6, after Maini et
+al.; `tune`, ten epochs for compressed networks.
 """
 
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import Protocol
 
 
@@ -40,6 +41,20 @@ class Cosine:
 
 
 @dataclass(frozen=True)
+class Pieces:
+    """In straight lines from nothing to the peak at 0.4 of the time, to a twentieth of it at 0.8, and to nothing."""
+
+    peak: float
+    epochs: float
+
+    def rate(self, time: float) -> float:
+        done = min(time / self.epochs, 1.0)
+        corners = ((0.0, 0.0), (0.4, 1.0), (0.8, 0.05), (1.0, 0.0))
+        (start, low), (end, high) = next(pair for pair in pairwise(corners) if done <= pair[1][0])
+        return self.peak * (low + (high - low) * (done - start) / (end - start))
+
+
+@dataclass(frozen=True)
 class Steps:
     """Divided by ten at each of the milestones, which are shares of the time."""
 
@@ -57,4 +72,5 @@ SCHEDULES: dict[str, Callable[[float, float], Schedule]] = {
     "steps-early": partial(Steps, milestones=(0.4, 0.75)),
     "thirds": partial(Steps, milestones=(1 / 3, 2 / 3)),
     "cosine": Cosine,
+    "pieces": Pieces,
 }

@@ -102,6 +102,8 @@ BASES: dict[str, str] = {
         | data=data out=run method=name keep=fraction kind=name recipe=name weights=read prune-epochs=epochs epochs=epochs
         | batch=count loss=name eps=radius steps=natural precision=name images=count device=device seed=seed json=write
         | 0=model""",
+    "reproduce": """reproduce figure5 --scale smoke --out out
+        | scale=name out=run minutes=rate workers=count seed=seed device=device json=write 0=name""",
     "download": """download nothing folder
         | 0=name""",
     "fetch": """download cifar10 text
