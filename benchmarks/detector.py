@@ -157,7 +157,7 @@ def main() -> None:
     parser.add_argument("cache", type=Path)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--speedup", type=float, default=1.5)
-    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--steps", type=int, default=300, help="of the repair; 0 leaves it out")
     options = parser.parse_args()
     torch.set_num_threads(THREADS)
     options.out.mkdir(parents=True, exist_ok=True)
@@ -178,13 +178,13 @@ def main() -> None:
         records.get(f"{name}, seconds", partial(compressed, model, batches, options.speedup, target, kept, folder, method))
     networks[name] = gdws.load(folder, model)
     records.get(f"{name}, plan", partial(planned, networks[name]))
-    if not repaired.exists():
-        settings = gdws.Repair(steps=options.steps, batch=4)
-        records.get(
-            f"{name} repaired, seconds", partial(made_better, model, networks[name], more, settings, repaired, objective)
-        )
-    networks[f"{name} repaired"] = gdws.load(repaired, model)
-    for form in (name, f"{name} repaired"):
+    if options.steps:
+        if not repaired.exists():
+            settings = gdws.Repair(steps=options.steps, batch=4)
+            making = partial(made_better, model, networks[name], more, settings, repaired, objective)
+            records.get(f"{name} repaired, seconds", making)
+        networks[f"{name} repaired"] = gdws.load(repaired, model)
+    for form in [form for form in networks if form != "dense"]:
         files[form] = options.out / f"{form}.onnx"
         gdws.to_onnx(networks[form], files[form], test[:1])
         records.get(f"{form}, boxes", partial(agreement, original, files[form], test))

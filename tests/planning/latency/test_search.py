@@ -162,6 +162,14 @@ def test_a_correction_rises_and_is_its_inverse_and_is_right_for_a_single_plan(tr
         assert found(tried[0][0]) == pytest.approx(tried[0][1], rel=1e-9)
 
 
+def test_noise_between_plans_that_are_nearly_one_is_no_slope():
+    """Half a per cent apart, and as slow: the budget is 2 % away, not half of the network."""
+    found = Correction.through([(0.600, 0.665), (0.597, 0.6645)], 0.65)
+    assert 0.56 < found.inverse(0.65) < 0.6
+    found = Correction.through([(0.600, 0.665), (0.597, 0.6645), (0.3, 0.35)], 0.65)  # between two sides it is one
+    assert 0.56 < found.inverse(0.65) < 0.6
+
+
 def test_a_speed_beyond_reach_names_the_best(residual, table):
     with pytest.raises(GdwsError, match=r"Speedup\(1000\) is out of reach: expected at most \d+\.\d\dx"):
         closest_within(search_plans(*residual, gdws.Speedup(1000), table), gdws.Speedup(1000))

@@ -17,24 +17,32 @@ ARITHMETIC = {"Abs", "Add", "Cast", "Ceil", "Concat", "Div", "Equal", "Floor", "
 ARITHMETIC |= {"Max", "Min", "Mod", "Mul", "Neg", "Not", "Pow", "ReduceProd", "Reshape", "Round", "Slice", "Sqrt", "Squeeze"}
 ARITHMETIC |= {"Sub", "Unsqueeze", "Where"}
 """Operators on a few numbers that give a few."""
+FILLING = {"ConstantOfShape", "Expand", "Range", "Tile"}
+"""Those that may give many; computed where it is known that they do not."""
+ALIKE = {"GroupNormalization", "MeanVarianceNormalization"}
+"""Operators that onnx infers nothing of: what they give is as large as what they are given."""
 FEW = 64
 """Numbers: of sizes, not of pixels."""
 MOST = 5000
 """Operators that are computed; each takes some tenths of a millisecond."""
 
 
-def fold_sizes(onnx: Any, graph: Any, known: Any) -> bool:
-    """Put what is computed from sizes alone into the graph, as constants; whether there was anything.
+def fold_sizes(onnx: Any, light: Any, known: Any) -> bool:
+    """Put what is computed from sizes alone into the graph of a model, as constants; whether there was anything.
 
     known: the graph with the shapes that were inferred.
     """
-    shapes = sizes_of(known)
+    graph, shapes = light.graph, sizes_of(known)
     values = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer if math.prod(tensor.dims) <= FEW}
     kept, folded = [], 0
     for node in graph.node:
-        value = _computed(onnx, node, shapes, values) if folded < MOST else None
+        value = _computed(onnx, node, light.opset_import, shapes, values) if folded < MOST else None
         if value is None or value.size > FEW:
             kept.append(node)
+            if node.op_type in ALIKE and node.input[0] in shapes and node.output[0] not in shapes:
+                (given,) = (each for each in (*known.input, *known.value_info) if each.name == node.input[0])
+                graph.value_info.add(name=node.output[0], type=given.type)
+                folded += 1
             continue
         folded += 1
         values[node.output[0]] = value
@@ -68,7 +76,9 @@ def sizes_of(graph: Any) -> dict[str, tuple[int, ...]]:
     return found
 
 
-def _computed(onnx: Any, node: Any, shapes: dict[str, tuple[int, ...]], values: dict[str, np.ndarray]) -> np.ndarray | None:
+def _computed(
+    onnx: Any, node: Any, opsets: Any, shapes: dict[str, tuple[int, ...]], values: dict[str, np.ndarray]
+) -> np.ndarray | None:
     """What an operator gives, where that follows from sizes and constants."""
     if node.domain not in ("", "ai.onnx") or len(node.output) != 1:
         return None
@@ -82,11 +92,14 @@ def _computed(onnx: Any, node: Any, shapes: dict[str, tuple[int, ...]], values: 
         tensors = [attribute.t for attribute in node.attribute if attribute.name == "value"]
         few = tensors and math.prod(tensors[0].dims) <= FEW
         return np.array(onnx.numpy_helper.to_array(tensors[0])) if few else None
-    if node.op_type not in ARITHMETIC or not all(name in values for name in node.input if name):
+    few = node.op_type in FILLING and math.prod(shapes.get(node.output[0], (FEW + 1,))) <= FEW
+    if not (few or node.op_type in ARITHMETIC) or not all(name in values for name in node.input if name):
         return None
     evaluator = importlib.import_module("onnx.reference").ReferenceEvaluator
+    given = {name: values[name] for name in node.input if name}
     try:
-        (found,) = evaluator(node).run(None, {name: values[name] for name in node.input if name})
+        function = onnx.helper.make_function("gdws", "one", [*given], [*node.output], [node], opsets)  # as its set has it
+        (found,) = evaluator(function).run(None, given, {})
     except Exception:  # what cannot be computed is not known
         return None
     return np.asarray(found)

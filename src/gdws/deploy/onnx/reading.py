@@ -199,7 +199,7 @@ def _inferred(onnx: Any, proto: Any, strict: bool, count: int = 1) -> Any:
                 made = _without_long_numbers(onnx, light, known)
                 computed = onnx.shape_inference.infer_shapes(made, strict_mode=strict, data_prop=True).graph
                 found = _with_sizes_of(onnx, known, computed)
-                if without_size(found) is None or not fold_sizes(onnx, light.graph, found):
+                if without_size(found) is None or not fold_sizes(onnx, light, found):
                     break
             return found
         except Exception as error:

@@ -57,7 +57,8 @@ class Correction:
         zero and the one that went furthest.
 
         One factor would do if the latency table were wrong by one factor. Where single layers are priced wrongly, plans on both
-        sides close in on what is asked for all the same.
+        sides close in on what is asked for all the same. Two on the same side that are nearly one tell of the noise between
+        them and not of a slope: followed beyond both, it leads anywhere.
         """
         if not tried:
             return cls()
@@ -65,9 +66,9 @@ class Correction:
         fast, slow = ([pair for pair in nearest if (pair[1] > share) == over] for over in (False, True))
         table, measured = nearest[0] if fast and slow else max(fast, default=None) or min(slow)
         factor = measured / table
-        for pairs in ([*fast[:1], *slow[:1]], nearest[:2]):
+        for pairs, apart in (([*fast[:1], *slow[:1]], 0.0), (nearest[:2], CLOSE)):
             (low, taken), (high, other) = min(pairs), max(pairs)
-            if low < high and factor / FAR < (slope := (other - taken) / (high - low)) < factor * FAR:
+            if low * (1 + apart) < high and factor / FAR < (slope := (other - taken) / (high - low)) < factor * FAR:
                 return cls(taken - slope * low, slope)
         return cls(0.0, factor)
 
