@@ -727,7 +727,7 @@ def test_a_network_with_an_empty_layer_is_tuned(tmp_path):
 
 
 def test_a_teacher_of_other_classes_is_refused(tmp_path, compressed):
-    with pytest.raises(GdwsError, match="between 5 classes: expected the 4"):
+    with pytest.raises(GdwsError, match="has 5 classes: expected the 4"):
         tune(compressed[1], training_images(80), recipe(), tmp_path, teacher=nn.Sequential(network(), nn.Linear(4, 5)))
 
 

@@ -63,12 +63,14 @@ def has_one_size(program: ExportedProgram) -> bool:
 class _Tracer:
     """A model and inputs to trace it with, both in float32 and on the CPU.
 
-    Refuses images for a classifier that are not in [0, 1], and answers of a classifier that are no logits. A model that came
-    from a file has a range of its own, and answers as the file does.
+    Refuses what was scripted, images for a classifier that are not in [0, 1], and answers of a classifier that are no logits. A
+    model that came from a file has a range of its own, and answers as the file does.
     """
 
     def __init__(self, model: nn.Module, example: Inputs) -> None:
         network = unwrap(model)
+        if isinstance(network, torch.jit.ScriptModule):
+            raise GdwsError(f"the model is a {type(network).__name__}: expected the nn.Module that it was made from")
         self.signature = signature_of(network)
         self.example = place(example, "cpu", torch.float32)
         self.model = private_copy(network)

@@ -81,7 +81,7 @@ class Log:
 def run_steps(
     place: Place, steps: Sequence[Step], *, workers: int = 1, deadline: float = float("inf"), display: Display | None = None
 ) -> None:
-    """Do what is not done. Several workers are processes, each on the next GPU.
+    """Do what is not done. Several workers are processes, each on the next GPU, which share the threads of this one.
 
     deadline: by time.time(); raises TimeIsUp then, if something is left. What fails is written down and left out, with all that
     needs it (`failures`).
@@ -94,9 +94,9 @@ def run_steps(
     if workers == 1:
         work_off(place, steps, 0, 1, deadline, display)
     else:
-        context = multiprocessing.get_context("spawn")
-        given = [(_placed(place, number), steps, number, workers, deadline) for number in range(workers)]
-        processes = [context.Process(target=work_off, args=arguments) for arguments in given]
+        context, threads = multiprocessing.get_context("spawn"), max(1, torch.get_num_threads() // workers)
+        given = [(threads, _placed(place, number), steps, number, workers, deadline) for number in range(workers)]
+        processes = [context.Process(target=_work_off_alone, args=arguments) for arguments in given]
         for process in processes:
             process.start()
         for process in processes:
@@ -117,6 +117,12 @@ def _make_again(place: Place, steps: Sequence[Step]) -> None:
             wanted.append(needed)
             if isinstance(needed, NetworkStep) and is_done(place, needed) and not needed.is_there(place):
                 (place.folder(needed) / "record.json").unlink()
+
+
+def _work_off_alone(threads: int, place: Place, steps: Sequence[Step], number: int, workers: int, deadline: float) -> None:
+    """In a process of its own."""
+    torch.set_num_threads(threads)
+    work_off(place, steps, number, workers, deadline)
 
 
 def work_off(

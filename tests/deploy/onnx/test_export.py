@@ -179,6 +179,16 @@ def test_what_cannot_be_exported_is_refused_and_leaves_nothing(tmp_path, capfd):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+@pytest.mark.parametrize("made", [lambda model: torch.jit.trace(model, images(1)), torch.jit.script])
+def test_what_was_scripted_or_traced_is_refused(tmp_path, made):
+    """Bug: a traceback, as it has neither a signature nor hooks."""
+    scripted = made(nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(4 * 30 * 30, 4)).eval())
+    with pytest.raises(GdwsError, match=r"the model is a \w*Module: expected the nn.Module that it was made from"):
+        to_onnx(scripted, tmp_path / "model.onnx", images(2))
+    assert not list(tmp_path.iterdir())
+
+
 def test_every_structure_and_a_layer_without_kernels(tmp_path):
     model = models.embedded()
     for name, axes in (("layer2.1.conv1", (0,)), ("layer2.1.conv2", (1,)), ("layer3.0.conv1", ())):
