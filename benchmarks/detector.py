@@ -1,128 +1,72 @@
 """A detector that exists only as an ONNX file, made faster: the same inputs and outputs, and do its boxes agree?
 
-    python benchmarks/detector.py CACHE --out OUT [--speedup 1.5] [--steps 300]
+    python benchmarks/detector.py CACHE --out OUT --macs 0.53 [--seconds 140 --device cuda]
 
 CACHE is the folder of benchmarks/foreign_networks.py. The detector (PyPI ddddocr: YOLOX, boxes around characters) is
-calibrated on drawn captchas, planned for a speed on one core, repaired without labels on more of them, and exported. Judged are
-captchas on other photographs: of the original's confident boxes, how many does the fast file find with an IoU over 0.9, and how
-many does it make up? Boxes are decoded here, with NumPy, from what ONNX Runtime makes of both files. OUT gets the files and a
-record after every step; what is there is not made again.
+calibrated on drawn captchas, planned for a share of its MACs or (--speedup) for a speed on one core, repaired without labels on
+captchas that are drawn meanwhile, and exported. Judged are captchas on other photographs: of the original's confident boxes,
+how many does the fast file find with an IoU over 0.9, and how many does it make up? Boxes are decoded with NumPy from what ONNX
+Runtime makes of both files. OUT gets the files and a record after every step; what is there is not made again.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import os
+import time
 from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar
 
-import numpy as np
 import torch
-from foreign import captchas, onnx_files
-from numpy.typing import NDArray
-from restoration import Records, compressed, made_better, planned
-from torch import Tensor
+from foreign import captchas, onnx_files, pictures
+from foreign.boxes import Boxes, Run, agreement
+from foreign.pool import Pool
+from restoration import Records, compressed, planned
+from torch import Tensor, nn
 
 import gdws
 from gdws.deploy.packages import require
-from gdws.objectives.base import Objective, random_signs
+from gdws.planning.budgets import Budget
 from gdws.planning.latency.target import device_name
 
-CALIBRATION, MORE, TEST = 96, 384, 300
-"""Pictures to calibrate on, to repair on, and to judge on."""
-STRIDES = (8, 16, 32)
-CONFIDENT, POSSIBLE, OVERLAP, AGREES = 0.5, 0.1, 0.45, 0.9
-"""Scores of boxes that must be found again, and of those that may count as finding them; of two that overlap by more (IoU) the
-better is kept; what the IoU of an original's box and the fast detector's must be over."""
+CALIBRATION, CHECK, TEST = 96, 200, 300
+"""Pictures to calibrate on, to see on whether the repair did any good, and to judge on."""
+CHECK_SEED, LEARNED_SEED = 10**6, 1000
+"""The second is of the first process that draws, the others have those after it: none is one of foreign.captchas."""
+BATCH, RATE, PLACES = 32, 1e-3, 1024
+"""Of the repair: pictures in a step, rate, and pictures that each process keeps drawn."""
 THREADS, ENGINES = 1, ("torch", "onnxruntime", "openvino")
 
-Floats = NDArray[np.float32]
 
+def tuned(
+    model: nn.Module, fast: nn.Module, cache: Path, seconds: float, device: torch.device, folder: Path
+) -> dict[str, float]:
+    """Repair on captchas that half of the cores draw meanwhile, and save: the seconds that it took, and captchas drawn.
 
-class Boxes(Objective):
-    """Keep boxes in proportion to their score, relative to their size, and scores: of outputs (B, places, 6) with the middle
-    relative to the place and the logarithms of the sizes, all in strides, and two factors of the score. The squared error is
-
-        sum over places of  score (dx^2 / w^2 + dy^2 / h^2 + dlog(w)^2 + dlog(h)^2) + dscore^2.
+    Every eighth of the photographs to calibrate on is not learned from: captchas on these tell whether it did any good.
     """
-
-    name: ClassVar[str] = "boxes"
-    unit: ClassVar[str] = "squared error of a picture's boxes"
-
-    def errors(self, before: Tensor, after: Tensor) -> Tensor:
-        """What is squared, (B, places, 5): linear in small changes of the output."""
-        first, second = (torch.cat([o[..., :4], o[..., 4:5] * o[..., 5:]], 2).float() for o in (before, after))
-        score, sizes = first[..., 4:], first[..., 2:4].exp()
-        weights = torch.cat([score.sqrt() / sizes, score.sqrt().expand_as(sizes), torch.ones_like(score)], 2)
-        return weights.detach() * (second - first.detach())
-
-    def cotangents(self, outputs: Sequence[Tensor], generator: torch.Generator) -> list[Tensor]:
-        (output,) = outputs
-        moving = output.detach().requires_grad_(True)
-        with torch.enable_grad():
-            errors = self.errors(output.detach(), moving)
-            return list(torch.autograd.grad((errors * random_signs(errors, generator)).sum(), moving))
-
-    def loss(self, before: Sequence[Tensor], after: Sequence[Tensor]) -> Tensor:
-        return self.errors(before[0], after[0]).square().flatten(1).sum(1).mean()
-
-    def distances(self, before: Any, after: Any) -> Tensor:
-        return self.errors(before, after).double().square().flatten(1).sum(1).cpu()
+    photographs, fonts = list(pictures.calibration_files(cache)), captchas.fonts_of(cache)
+    held = photographs[3::8]
+    used = [photograph for photograph in photographs if photograph not in held]
+    check = torch.stack(list(islice(captchas.draw(held, fonts, CHECK_SEED), CHECK)))
+    processes = max(1, len(os.sched_getaffinity(0)) // 2)
+    settings = gdws.Repair(seconds=seconds, rate=RATE)
+    start = time.perf_counter()
+    with Pool(used, fonts, PLACES * processes, processes, BATCH, device, LEARNED_SEED) as pool:
+        torch.backends.cudnn.benchmark = True  # batches are of one size
+        teacher, learner = model.to(device), fast.to(device)
+        better = gdws.repair(teacher, learner, pool, settings, objective=Boxes(), check=list(check.split(8)))
+        drawn = int(pool.drawn.sum())
+    for network in (model, fast, better):
+        network.cpu()
+    took = time.perf_counter() - start
+    gdws.save(better, folder)
+    return {"seconds": took, "captchas drawn": drawn}
 
 
-def found(output: Floats) -> tuple[Floats, Floats]:
-    """Corners (N, 4) in pixels and scores (N,) of the boxes in one output (places, 6), the best of those that overlap."""
-    sides = [captchas.SIDE // stride for stride in STRIDES]
-    grid = np.concatenate([np.stack(np.meshgrid(np.arange(n), np.arange(n)), -1).reshape(-1, 2) for n in sides])
-    stride = np.repeat(STRIDES, [n * n for n in sides])[:, None]
-    middle, half = (output[:, :2] + grid) * stride, np.exp(output[:, 2:4]) * stride / 2
-    boxes, scores = np.concatenate([middle - half, middle + half], 1), output[:, 4] * output[:, 5]
-    kept: list[int] = []
-    for index in np.argsort(-scores):
-        if scores[index] < POSSIBLE:
-            break
-        if not kept or overlaps(boxes[[index]], boxes[kept]).max() <= OVERLAP:
-            kept.append(int(index))
-    return boxes[kept], scores[kept]
-
-
-def overlaps(first: Floats, second: Floats) -> Floats:
-    """Intersection over union of boxes (N, 4) and (M, 4): (N, M)."""
-    low = np.maximum(first[:, None, :2], second[None, :, :2])
-    high = np.minimum(first[:, None, 2:], second[None, :, 2:])
-    shared = (high - low).clip(0).prod(2)
-    areas = [(boxes[:, 2:] - boxes[:, :2]).prod(1) for boxes in (first, second)]
-    found: Floats = shared / (areas[0][:, None] + areas[1] - shared)
-    return found
-
-
-def agreement(original: Path, fast: Path, pictures: Tensor) -> dict[str, float]:
-    """How the boxes of two files agree: per cent of the original's confident ones that the other has, and of the other's that
-    the original has, with the other threshold for a match."""
-    runs, counts, matched = [session(file) for file in (original, fast)], [0, 0], [0, 0]
-    ious: list[float] = []
-    for picture in pictures.split(1):
-        sides = [found(run(picture)) for run in runs]
-        for index, (boxes, scores) in enumerate(sides):
-            others = sides[1 - index][0]
-            wanted = boxes[scores >= CONFIDENT]
-            best = overlaps(wanted, others).max(1) if len(others) and len(wanted) else np.zeros(len(wanted))
-            counts[index] += len(wanted)
-            matched[index] += int((best > AGREES).sum())
-            if index == 0:
-                ious += best.tolist()
-    return {
-        "confident": counts[0],
-        "found, %": 100 * matched[0] / counts[0],
-        "median IoU": float(np.median(ious)),
-        "confident of the other": counts[1],
-        "of these in the original, %": 100 * matched[1] / counts[1],
-    }
-
-
-def session(file: Path) -> Any:
-    """A function of one picture, by ONNX Runtime itself."""
+def session(file: Path) -> Run:
+    """By ONNX Runtime itself."""
     onnxruntime = require("onnxruntime")
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = THREADS
@@ -140,7 +84,7 @@ def ports(file: Path) -> dict[str, list[str]]:
     }
 
 
-def times(files: dict[str, Path], networks: dict[str, torch.nn.Module], example: Tensor) -> dict[str, float]:
+def times(files: dict[str, Path], networks: dict[str, nn.Module], example: Tensor) -> dict[str, float]:
     """Milliseconds of a picture, lower quartiles, all in one interleaved run."""
     runs = {
         f"{name}, {engine}": gdws.compile(
@@ -156,8 +100,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cache", type=Path)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--speedup", type=float, default=1.5)
-    parser.add_argument("--steps", type=int, default=300, help="of the repair; 0 leaves it out")
+    asked = parser.add_mutually_exclusive_group(required=True)
+    asked.add_argument("--macs", dest="budget", type=lambda share: gdws.Macs(float(share)))
+    asked.add_argument("--speedup", dest="budget", type=lambda factor: gdws.Speedup(float(factor)))
+    parser.add_argument("--seconds", type=float, default=0, help="of the repair; 0 leaves it out")
+    parser.add_argument("--device", type=torch.device, default="cpu", help="to repair on")
     options = parser.parse_args()
     torch.set_num_threads(THREADS)
     options.out.mkdir(parents=True, exist_ok=True)
@@ -165,29 +112,27 @@ def main() -> None:
     records.get("machine", lambda: {"device": device_name(), "torch": torch.__version__, "gdws": gdws.__version__})
     original = onnx_files.detector(options.cache)
     model = gdws.models.from_onnx(original)
-    pictures = captchas.calibration_captchas(options.cache, CALIBRATION + MORE)
-    batches, more = list(pictures[:CALIBRATION].split(4)), list(pictures[CALIBRATION:].split(4))
     test = captchas.test_captchas(options.cache, TEST)
-    objective, target = Boxes(), gdws.Target("auto", threads=THREADS)
-    method = gdws.Calibrated(objective=objective, keep_1x1=False)
-    name = f"{options.speedup:g}x"
+    budget: Budget = options.budget
+    target = gdws.Target("auto", threads=THREADS) if budget.is_measured else None
+    name = f"{type(budget).__name__.lower()}-{budget.value:g}"
     folder, repaired, files = options.out / name, options.out / f"{name}-repaired", {"dense": original}
     networks = {"dense": model}
     if not folder.exists():
-        kept = options.out / "statistics"
-        records.get(f"{name}, seconds", partial(compressed, model, batches, options.speedup, target, kept, folder, method))
+        batches = captchas.calibration_captchas(options.cache, CALIBRATION).split(4)
+        method, kept = gdws.Calibrated(objective=Boxes(), keep_1x1=False), options.out / "statistics"
+        records.get(f"{name}, seconds", partial(compressed, model, batches, budget, target, kept, folder, method))
     networks[name] = gdws.load(folder, model)
     records.get(f"{name}, plan", partial(planned, networks[name]))
-    if options.steps:
+    if options.seconds:
         if not repaired.exists():
-            settings = gdws.Repair(steps=options.steps, batch=4)
-            making = partial(made_better, model, networks[name], more, settings, repaired, objective)
-            records.get(f"{name} repaired, seconds", making)
+            making = partial(tuned, model, networks[name], options.cache, options.seconds, options.device, repaired)
+            records.get(f"{name} repaired", making)
         networks[f"{name} repaired"] = gdws.load(repaired, model)
     for form in [form for form in networks if form != "dense"]:
         files[form] = options.out / f"{form}.onnx"
         gdws.to_onnx(networks[form], files[form], test[:1])
-        records.get(f"{form}, boxes", partial(agreement, original, files[form], test))
+        records.get(f"{form}, boxes", partial(agreement, [session(original), session(files[form])], test))
     for form, file in files.items():
         records.get(f"{form}, ports", partial(ports, file))
     records.get("ms", partial(times, files, networks, test[:1]))

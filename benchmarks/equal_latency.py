@@ -43,12 +43,12 @@ from gdws.deploy.quantize import quantize
 from gdws.evaluation.compare import compare
 from gdws.evaluation.comparison import NATURAL, percent
 from gdws.evaluation.deployed import deployed_file, deployed_half
-from gdws.planning.choose import Choice
 from gdws.planning.latency.measure import measure_latencies
 from gdws.planning.latency.search import build_engine
 from gdws.planning.latency.table import LatencyTable
 from gdws.planning.latency.target import Target
 from gdws.planning.latency.variants import with_noise_weights
+from gdws.planning.methods import Choice
 from gdws.planning.plan import Plan
 from gdws.structures import STRUCTURES, select_structures
 

@@ -51,7 +51,7 @@ from gdws.core.files import new_folder, write_atomically
 from gdws.core.reading.weights import load_weights, read_weights
 from gdws.core.sites import find_convolutions, replace_modules
 from gdws.data import Dataset
-from gdws.deploy.cuda_graph import cudnn_benchmark
+from gdws.deploy.graphed_model import cudnn_benchmark
 from gdws.evaluation.accuracy import Accuracy, evaluate
 from gdws.planning.cost import dense_macs, network_cost
 from gdws.planning.latency.target import Target, check_device

@@ -28,7 +28,7 @@ import gdws
 from gdws.core.checks import AnyBatches
 from gdws.core.files import write_atomically
 from gdws.deploy.engines import Compiled
-from gdws.objectives import Objective
+from gdws.planning.budgets import Budget
 from gdws.planning.latency.target import device_name
 
 PATCHES, MORE_PATCHES, SIDE = 128, 384, 48
@@ -94,7 +94,7 @@ def main() -> None:
         name = f"{speedup:g}x"
         folder, repaired = options.out / name, options.out / f"{name}-repaired"
         if not folder.exists():
-            records.get(f"{name}, seconds", partial(compressed, model, batches, speedup, target, kept, folder))
+            records.get(f"{name}, seconds", partial(compressed, model, batches, gdws.Speedup(speedup), target, kept, folder))
         forms[name] = gdws.load(folder, model)
         records.get(f"{name}, plan", partial(planned, forms[name]))
         records.get(name, partial(judged, truths, scale, forms[name]))
@@ -120,15 +120,15 @@ def main() -> None:
 def compressed(
     model: nn.Module,
     batches: AnyBatches,
-    speedup: float,
-    target: gdws.Target,
+    budget: Budget,
+    target: gdws.Target | None,
     cache: Path,
     folder: Path,
     method: gdws.Calibrated | None = None,
 ) -> float:
     """Compress and save; the seconds that it took."""
     start = time.perf_counter()
-    gdws.save(gdws.compress(model, batches, gdws.Speedup(speedup), method, target=target, cache=cache), folder)
+    gdws.save(gdws.compress(model, batches, budget, method, target=target, cache=cache), folder)
     return time.perf_counter() - start
 
 
@@ -138,11 +138,10 @@ def made_better(
     batches: AnyBatches,
     settings: gdws.Repair,
     folder: Path,
-    objective: Objective | None = None,
 ) -> float:
     """Repair and save; the seconds that it took."""
     start = time.perf_counter()
-    gdws.save(gdws.repair(model, fast, batches, settings, objective=objective), folder)
+    gdws.save(gdws.repair(model, fast, batches, settings), folder)
     return time.perf_counter() - start
 
 

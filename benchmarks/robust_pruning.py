@@ -1,11 +1,13 @@
 """Prune robust bases by HYDRA, ADMM and magnitude, and put them beside each other: a JSON file for each network.
 
-    python benchmarks/robust_pruning.py OUT --data cifar10:DIR --models FOLDER --device cuda [--recipe paper] [--autoattack]
+    python benchmarks/robust_pruning.py OUT --data cifar10:DIR --models FOLDER --device cuda [--recipe minutes] [--autoattack]
     python benchmarks/robust_pruning.py OUT --table                  # what is there so far, in Markdown
 
 FOLDER has the bases' weights, as NETWORKS names them. In OUT, NAME.json is a row, NAME/ the stages of its pruning and
 NAME/model the network. Rows that are there are not made again, and a pruning that was cut goes on from its checkpoint: the
-same command continues. --only RE makes the rows whose names match; --tiny tries everything on a few images.
+same command continues. --only RE makes the rows whose names match; --tiny tries everything on a few images. The recipe is
+one of gdws.training, or one of this script (OWN): `minutes` is 20 epochs or less for every row, by adversarial training
+with PGD-2, and `longer` is more of it for HYDRA.
 
 HYDRA and magnitude pruning keep 10, 5 and 1 % of the weights of a VGG-16 and a WRN-28-4, ADMM 75, 50 and 25 % of the BatchNorm
 channels of a ResNet-18 and a VGG-16. Each row has natural and PGD-20 accuracy (eps 8/255, step 2/255, one random start, any
@@ -17,11 +19,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import subprocess
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -29,17 +32,21 @@ from typing import Any
 import numpy as np
 import torch
 from calibrated_table import bits
-from torch import nn
+from torch import Tensor, nn
 
 import gdws
 from gdws import data, models
 from gdws.attacks import PGD, Attack
 from gdws.attacks.presets import preset
+from gdws.compression.compaction.counting import paper_size
+from gdws.core.execution import full_precision
 from gdws.core.files import write_atomically
 from gdws.core.hashing import weights_hash
 from gdws.evaluation.comparison import NATURAL, interval, percent
 from gdws.planning.significance import paired_change
-from gdws.training import prune, pruning_for
+from gdws.reproduce.run import COMMIT
+from gdws.training import Admm, Hydra, Magnitude, Recipe, prune, pruning_for
+from gdws.training.pruning.method import Method
 
 NETWORKS = {
     "vgg16": "vgg16_cifar10_linf_at_steps.safetensors",
@@ -54,6 +61,19 @@ METHODS = {
     "admm": (("preactresnet18", "vgg16"), CHANNELS),
 }
 """{method: (its networks, shares that are kept)}."""
+
+_MINUTES = Recipe(batch=256, attack=PGD(step=5 / 255, steps=2), nesterov=False, held=250, keep="last")
+_SCORES = replace(_MINUTES, epochs=10, rate=0.2, schedule="cosine", weight_decay=1e-4, average=0)
+_PERIOD = replace(_MINUTES, epochs=2, rate=0.02, schedule="thirds", weight_decay=1e-4, average=0)
+MINUTES: dict[str, Method] = {
+    "hydra": Hydra(keep=0.1, prune=_SCORES, finetune=replace(_MINUTES, epochs=10, rate=0.05)),
+    "magnitude": Magnitude(keep=0.1, finetune=replace(_MINUTES, epochs=20, rate=0.05)),
+    "admm": Admm(keep=0.5, rho=0.05, periods=3, prune=_PERIOD, finetune=replace(_MINUTES, epochs=8, rate=0.1)),
+}
+"""20 short epochs, 14 for ADMM: what half an hour of one GPU allows for all rows."""
+_STRONGER = replace(_MINUTES, epochs=16, rate=0.1, attack=PGD(eps=9 / 255, step=4 / 255, steps=3))
+OWN = {"minutes": MINUTES, "longer": {"hydra": replace(MINUTES["hydra"], finetune=_STRONGER)}}
+"""Recipes of this script. `longer` trains longer after the choice, against a stronger attack."""
 
 
 @dataclass(frozen=True)
@@ -109,20 +129,47 @@ def make(row: Row, options: argparse.Namespace) -> dict[str, Any]:
         if options.tiny:
             changes |= {"steps": 1, "batch": 16, "epochs": 1} | ({} if row.method == "magnitude" else {"prune_epochs": 1})
         device = torch.device(options.device).type
-        method = pruning_for(row.method, options.data, device, keep=row.keep, recipe=options.recipe, **changes)
+        if options.recipe in OWN:
+            method = replace(OWN[options.recipe][row.method], keep=row.keep)
+            own: dict[str, Any] = {"seed": options.seed, "precision": "bfloat16" if device == "cuda" else "float32"}
+            own |= {"epochs": 1, "batch": 16} if options.tiny else {}
+            stages: dict[str, Any] = {name: replace(stage, **own) for name, stage in method.recipes().items()}
+            method = replace(method, **stages)
+        else:
+            method = pruning_for(row.method, options.data, device, keep=row.keep, recipe=options.recipe, **changes)
         split = data.load(options.data, "train").take(40 if options.tiny else None)
         folder = options.out / row.name
         pruned = prune(model, split, method, folder, resume=True)
-        gdws.save(pruned.model, folder / "model", force=True, base="demo" if options.tiny else f"zoo:{row.network}")
+        name = "demo" if options.tiny else f"zoo:{row.network}"
+        gdws.save(pruned.model, folder / "model", force=True, base=name, export=False)
         model = pruned.model
         record |= {"preset": options.recipe, "how": method.record(), "kept": pruned.kept, "stages": pruned.stages}
         record |= {"trained seconds": sum(line.get("seconds", 0.0) for lines in pruned.stages.values() for line in lines)}
-    example = next(iter(data.load(options.data, "test").take(1)))[0]
+    example = next(iter(data.load(options.data, "test").take(2)))[0].to(options.device)
     record |= {"size_mb": gdws.network_cost(model, example).size_mb, "weights hash": weights_hash(model)}
+    if row.method == "admm":
+        record |= smaller(model, example, options.out / row.name, options)
     record |= judge(model, row, options)
     machine = torch.cuda.get_device_name() if torch.device(options.device).type == "cuda" else "CPU"
     record |= {"machine": machine, "torch": str(torch.__version__), "commit": options.commit, "tiny": options.tiny}
     return record | {"seconds": time.monotonic() - begun, "date": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"}
+
+
+@torch.no_grad()
+def smaller(model: nn.Module, example: Tensor, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """The network without its channels of zeros, as it is written and run, beside the network with them."""
+    small = gdws.compact(model, example)
+    name = "demo" if options.tiny else f"zoo:{folder.name.partition('.')[0]}"
+    gdws.save(small, folder / "compact", force=True, base=name, export=False)
+    test = data.load(options.data, "test").take(20 if options.tiny else options.n, options.batch)
+    farthest, same, largest = 0.0, 0, 0.0
+    with full_precision():
+        for images, _ in test:
+            wanted, found = (network(images.to(options.device)) for network in (model, small))
+            farthest = max(farthest, float((wanted - found).abs().max()))
+            largest, same = max(largest, float(wanted.abs().max())), same + int((wanted.argmax(1) == found.argmax(1)).sum())
+    sizes = {"paper": paper_size(model, example), "compact": gdws.network_cost(small, example).size_mb}
+    return {"sizes": sizes, "compact": {"farthest logits": farthest, "largest logit": largest, "same class": same}}
 
 
 def table(out: Path) -> str:
@@ -159,7 +206,7 @@ def main() -> None:
         return
     options.out.mkdir(parents=True, exist_ok=True)
     asked = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
-    options.commit = asked.stdout.strip()
+    options.commit = os.environ.get(COMMIT) or asked.stdout.strip()
     chosen = [row for row in rows() if re.search(options.only, row.name)]
     needed = {row.network for row in chosen}
     for row in (row for row in rows() if row in chosen or (not row.method and row.network in needed)):

@@ -25,7 +25,7 @@ from gdws.core.cuda_graphs import GraphedCallable
 from gdws.core.distributed import SINGLE_PROCESS
 from gdws.data import Dataset
 from gdws.training.learner import Learner
-from gdws.training.objectives import Robust
+from gdws.training.losses import Robust
 from gdws.training.recipes import PRECISIONS, Recipe
 
 

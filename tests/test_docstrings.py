@@ -22,7 +22,7 @@ from gdws.evaluation.comparison import Comparison
 from gdws.evaluation.quality import Quality
 from gdws.evaluation.red_flags import RedFlag
 from gdws.planning.cost import Cost
-from gdws.planning.fidelity import MetricChange, OutputChange
+from gdws.planning.fidelity_records import MetricChange, OutputChange
 from gdws.planning.plan import LayerPlan, Measured
 from gdws.planning.significance import PairedChange
 

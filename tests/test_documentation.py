@@ -12,6 +12,8 @@ import json
 import pkgutil
 import re
 import shlex
+import shutil
+import subprocess
 from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
@@ -191,6 +193,48 @@ def anchors(text: str) -> set[str]:
 
 def test_readme_is_short():
     assert len((ROOT / "README.md").read_text().split()) <= 600
+
+
+@pytest.mark.parametrize(
+    ("page", "words"),
+    [
+        ("how-to/own-model.md", [f"## {step}. " for step in range(1, 6)]),
+        ("how-to/one-sitting.md", ["Which images, and how many?", "No labels are needed"]),
+        ("how-to/one-sitting.md", ["The network is not robust."]),
+        ("how-to/one-sitting.md", ["Large images."]),
+        ("how-to/one-sitting.md", ["## 6. Run it without gdws", "import onnxruntime\n", "torch.export"]),
+        ("how-to/one-sitting.md", ["## How long it takes", "gdws compress"]),
+        ("how-to/one-sitting.md", ["machine without a GPU", "the CPU index"]),
+        ("how-to/one-sitting.md", ["gdws compress net.py:make", "--check", "--speedup 2"]),
+        ("reference/cli.md", ["**The cache.**", "~/.cache/gdws", "At most 2 GB", "--no-cache"]),
+    ],
+)
+def test_what_newcomers_look_for_is_two_links_from_the_readme(page, words):
+    """They looked for it and did not find it."""
+    wanted, readme = ROOT / "docs" / page, ROOT / "README.md"
+    near = linked(readme)
+    assert wanted in near.union(*(linked(other) for other in near))
+    text = wanted.read_text()
+    for word in words:  # one after the other
+        _, found, text = text.partition(word)
+        assert found, f"{name_of(wanted)} does not say {word!r}"
+
+
+def linked(page: Path) -> set[Path]:
+    """The pages of the documentation that a page links to."""
+    targets = re.findall(r"\]\(([^)\s#]+\.md)", page.read_text())
+    return {path for target in targets if (path := (page.parent / target).resolve()).exists()}
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="there is no make")
+@pytest.mark.parametrize("target", ["setup", "demo", "test"])
+def test_the_build_of_pytorch_can_be_chosen(target):
+    """Bug: on a machine without a GPU it fetched 3 GB of CUDA packages, and nobody could say otherwise."""
+    for given, wanted in ("INDEX", ["--index-url", "INDEX"]), ("", []):
+        command = ["make", "--dry-run", "--always-make", f"TORCH_INDEX={given}", "TORCH=torch", target]
+        lines = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+        (install,) = (shlex.split(line) for line in lines if line.endswith('"torch"'))
+        assert install[1:] == ["-m", "pip", "install", "--quiet", *wanted, "torch"]
 
 
 def test_every_public_name_has_a_place_in_the_reference():

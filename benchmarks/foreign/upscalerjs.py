@@ -106,7 +106,7 @@ def super_resolution(size: str, scale: int, cache: Path) -> nn.Module:
     if size == "thick":
         model: nn.Module = RRDN(scale)
         named = rrdn_names()
-        # TensorFlow's depth to space has the colours innermost, PyTorch's pixel shuffle outermost.
+        # TensorFlow's depth to space has the colors innermost, PyTorch's pixel shuffle outermost.
         for part in ("PreShuffle/kernel", "PreShuffle/bias"):
             weights[part] = weights[part].unflatten(-1, (scale**2, 3)).transpose(-1, -2).flatten(-2)
     else:

@@ -1,5 +1,6 @@
 """Statistics that are kept: used where they are those of the same network and images, and never otherwise."""
 
+import os
 import resource
 import signal
 
@@ -163,6 +164,20 @@ def test_a_folder_that_cannot_be_made_costs_a_warning(images, tmp_path):
     with pytest.warns(UserWarning, match=r"nothing is kept for the next time: cannot make the folder .*: Not a directory"):
         plan = gdws.plan(network(), [images], gdws.Macs(0.4), METHOD, cache=tmp_path / "file" / "cache")
     assert plan.macs <= 0.4
+
+
+def test_what_is_kept_has_a_limit(images, tmp_path):
+    """Bug: a cache grew without end. A file with holes is as large as one without."""
+    for age, letter in enumerate("ab"):
+        file = tmp_path / f"statistics-{32 * letter}.safetensors"
+        file.touch()
+        os.truncate(file, 15 * 10**8)
+        os.utime(file, (1000 - age, 1000 - age))
+    gdws.calibrate(network(), [images], METHOD, cache=tmp_path)
+    left = {path.name for path in tmp_path.iterdir()}
+    assert len(left) == 2
+    assert f"statistics-{32 * 'a'}.safetensors" in left
+    assert f"statistics-{32 * 'b'}.safetensors" not in left
 
 
 def test_a_full_disk_costs_a_warning(images, tmp_path):

@@ -7,6 +7,7 @@ from torch import nn
 from gdws.calibration import collect
 from gdws.calibration.hooks import Use
 from gdws.core.sites import patches
+from gdws.structures.metric import BLOCK, add_moment, mirror
 
 CONVOLUTIONS = [
     nn.Conv2d(4, 6, 3, padding=1),
@@ -45,3 +46,22 @@ def test_some_of_the_pixels_stand_for_all_of_them():
         sums.append((moment / part, gradient / part))
     for whole, estimate in zip(*sums, strict=True):
         torch.testing.assert_close(estimate.triu(), whole.triu(), rtol=0.05, atol=0)
+
+
+@pytest.mark.parametrize("rows", [None, (1, 4)])
+@pytest.mark.parametrize(
+    "settings", [{"padding": 1}, {"stride": 2, "groups": 2}, {"dilation": 2, "padding_mode": "reflect", "padding": 2}]
+)
+def test_patches_of_drawn_pixels_are_those_of_all(settings, rows):
+    conv, x = nn.Conv2d(4, 4, 3, **settings), torch.randn(2, 4, 11, 9, generator=torch.Generator().manual_seed(0))
+    whole = patches(conv, x, rows)
+    drawn = torch.randperm(whole.shape[3], generator=torch.Generator().manual_seed(1))[:5]
+    assert torch.equal(patches(conv, x, rows, drawn), whole[..., drawn])
+
+
+@pytest.mark.parametrize("size", [1, BLOCK, 2 * BLOCK + 3])
+def test_mirrored_matrices_are_whole(size):
+    rows = torch.randn(2, size, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    total = torch.zeros(2, size, size, dtype=torch.float64)
+    add_moment(total, rows)
+    torch.testing.assert_close(mirror(total), rows @ rows.mT)

@@ -23,7 +23,7 @@ from gdws.attacks import PGD
 from gdws.calibration.collect import find, replaceable
 from gdws.core.inputs import call_model
 from gdws.data import Dataset
-from gdws.planning.fidelity import HELD_OUT, Fidelity
+from gdws.planning.fidelity_records import HELD_OUT, Fidelity
 from gdws.planning.latency.measure import measure_latencies
 from gdws.planning.latency.table import LatencyTable
 from gdws.planning.plan import Measured

@@ -58,13 +58,18 @@ def metadata(content: bytes) -> Any:
     return json.loads(json.loads(content[8 : 8 + size])["__metadata__"]["gdws"])
 
 
-def npz(content: bytes, name: str) -> Any:
-    """The array `name` or `test_name` of an .npz file, as a list."""
+def npz(content: bytes, name: str) -> np.ndarray:
+    """The array `name` or `test_name` of an .npz file."""
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         names = archive.namelist()
         prefix = "" if "images.npy" in names or "images" in names else "test_"
         (member,) = [each for each in names if each.removesuffix(".npy") == prefix + name]
-        return _npy(archive.read(member)).tolist()
+        return _npy(archive.read(member))
+
+
+def plain(array: np.ndarray) -> tuple[str, tuple[int, ...], bytes]:
+    """What is compared of an array: type, shape, and every bit of its values."""
+    return array.dtype.name, array.shape, np.ascontiguousarray(array).tobytes()
 
 
 def _npy(content: bytes) -> np.ndarray:
@@ -129,13 +134,14 @@ def check_record(found: Any, given: Any, pristine: Any, what: str, at: str = "")
         _check_kind(given, pristine, f"{what}: {at}")
 
 
-NULLABLE = ("attack", "measured", "fidelity", "image shape", "seconds", "dense_seconds", "change", "plan")
+NULLABLE = ("attack", "measured", "fidelity", "image shape", "seconds", "dense_seconds", "dense_nonzeros", "change", "plan")
 OPTIONAL = (
     "tensor cores",
     "image shape",
     "fidelity",
     "seconds",
     "dense_seconds",
+    "dense_nonzeros",
     "change",
     "attacked",
     "attacked_agreed",

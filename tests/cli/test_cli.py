@@ -189,13 +189,14 @@ def test_layouts_and_compilers_of_pytorch_take_part_in_a_benchmark(run, tmp_path
 
 def test_demo_writes_its_table_and_result(run, tmp_path, monkeypatch):
     """And the whole chain works on a real network. (Not an accuracy claim: docs/results/compression.md has those.)"""
-    made = []
-    monkeypatch.setattr(demo, "CALIBRATION_IMAGES", 20)
+    made, asked = [], set()
+    monkeypatch.setattr(demo, "CALIBRATION_IMAGES", 60)
     monkeypatch.setattr(demo, "bench", lambda networks, example: benchmark.bench(networks, example, 2, 10))
     monkeypatch.setattr(demo, "apply", lambda *arguments: made.append(apply(*arguments)) or made[-1])
 
-    def build(model, *_, precision="float32", **__):
+    def build(model, engine="auto", *, precision, **__):
         """Twelve exports take longer than all the rest: the networks run as they are, and in int8 decide all alike."""
+        asked.add((engine, precision))
         runs = {"float32": model, "int8": lambda images: torch.zeros(len(images), 10)}
         return Compiled("onnxruntime", precision, 1, runs[precision])
 
@@ -205,6 +206,7 @@ def test_demo_writes_its_table_and_result(run, tmp_path, monkeypatch):
     monkeypatch.setattr(search, "ROUNDS", 1)
     status, text = run("demo", "--images", 4)
     assert status == 0, text
+    assert asked == {("auto", "float32"), ("auto", "int8")}  # was eager PyTorch, which nobody deploys
     record = json.loads((tmp_path / "result.json").read_text())
     rows = record["rows"]
     names = ["base", "paper 0.75", "paper 0.5", "calibrated 0.5", "calibrated 0.3", "planned 1.5x"]
@@ -291,6 +293,23 @@ def test_a_compression_says_on_how_many_images_it_was_tried(run, tmp_path, used,
     record = json.loads((tmp_path / "c.json").read_text())
     assert record["held"] == held
     assert list(record["agreement"]) == ["clean"] * (held > 0)
+
+
+def test_images_that_are_known_by_heart_are_warned_of(run, tmp_path):
+    """Bug: "100.0 % of 100 other training images are decided as by the original", where test accuracy fell."""
+    pictures = data.load("demo", "train").images[:20]
+    known = models.embedded()(pictures.float() / 255).argmax(1).numpy()
+    name = small_npz(tmp_path / "d.npz", images=pictures.permute(0, 2, 3, 1).numpy(), labels=known)
+    options = ["--data", name, "--out", "o", "--method", "uniform", "--images", 10, "--no-robust", "--force"]
+    status, text = run("compress", "demo", *options)
+    assert status == 0, text
+    told = " ".join(text.split())
+    assert "Warning: the original classifies 100.0 % of 10 other training images correctly: it seems to have memorized" in told
+    assert "give held-out images with check=, --check" in told
+    status, text = run("compress", "demo", *options, "--check", "demo")
+    assert status == 0, text
+    assert "on 1000 held-out images" in text
+    assert "memorized" not in text
 
 
 def test_a_compression_ends_with_what_was_measured(run, tmp_path):

@@ -56,6 +56,19 @@ def branching():
             return x if x.sum() > 0 else 2 * x
     return Branching()
 """
+FRAGILE = """
+import torch
+from torch import nn
+
+class Fragile(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.stem, self.conv, self.head = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 16, 3, padding=1), nn.Linear(16, 10)
+
+    def forward(self, x):  # decisions hang on differences that no eye sees
+        return self.head(torch.relu(self.conv(torch.sin(60 * self.stem(x)))).mean((2, 3)) * 50)
+"""
 COMPRESS = ["--method", "uniform", "--macs", 0.5, "--images", 4, "--eps", 0, "--data", "npz:d.npz"]
 
 
@@ -134,6 +147,9 @@ def test_layers_come_from_the_base_alone(run, project, monkeypatch):
     assert status == 0, text
     assert ran(project)
     assert asked == ["fast was made from mine.py:make, which is code: run it?"] * 2
+    assert storage.read_record("more")["base"] == "mine.py:make"
+    assert run(*again, "--base", "mine.py:make")[0] == 0
+    assert len(asked) == 2
     record = storage.read_record("more")
     assert record["base"] == "mine.py:make"
     assert record["layers"] == {"3": "gdws", "5": "gdws"}
@@ -271,6 +287,27 @@ def test_the_folder_knows_the_size_of_its_images(run, project):
         assert status == 2, text
         assert "Traceback" not in text
         assert "images " in text
+
+
+@pytest.mark.parametrize(
+    ("model", "words", "radius", "told"),
+    [
+        ("fragile.py:Fragile", [], None, True),
+        ("fragile.py:Fragile", ["--robust"], 8 / 255, False),
+        ("fragile.py:Fragile", ["--eps", "4/255"], 4 / 255, False),
+        ("mine.py:make", [], 8 / 255, False),
+        ("mine.py:make", ["--no-robust"], None, False),
+    ],
+)
+def test_whether_images_are_attacked_is_looked_up_unless_told(run, project, model, words, radius, told):
+    """Bug: images of every network were attacked, which cost an ordinary one points of accuracy."""
+    (project / "fragile.py").write_text(FRAGILE)
+    settings = ["--method", "paper", "--macs", 0.9, "--images", 8, "--data", "npz:d.npz", "--json", "c.json"]
+    status, text = run("compress", model, "--out", "out", *settings, *words)
+    assert status == 0, text
+    attack = json.loads((project / "c.json").read_text())["plan"]["attack"]
+    assert (attack and attack["eps"]) == radius
+    assert ("The network has no robustness to keep, so it was calibrated on images as they are" in text) == told
 
 
 @pytest.mark.filterwarnings("default:what is made of this model")

@@ -16,7 +16,7 @@ from gdws.calibration.method import METHODS
 from gdws.compression.fidelity import CheckImages, build_check
 from gdws.core.errors import GdwsError
 from gdws.core.sites import find_convolutions
-from gdws.planning.fidelity import TRAINING, Fidelity
+from gdws.planning.fidelity_records import TRAINING, Fidelity
 from gdws.planning.significance import PairedChange
 from gdws.structures.layers import FactoredConv2d
 from gdws.structures.mego_lego import lego, spectrum_of
@@ -198,6 +198,16 @@ def test_what_a_compression_cost_is_recorded(network, images, unseen, tmp_path):
     gdws.save(compressed, tmp_path / "out")
     assert gdws.plan_of(gdws.load(tmp_path / "out", Net())).fidelity == found
     assert gdws.plan_of(gdws.compress(network, [images], gdws.Macs(0.3), "uniform")).fidelity is None
+
+
+def test_uniform_is_checked_under_the_attack_it_was_given(network, images):
+    """Bug: Uniform(attack=...) did nothing."""
+    pictures = torch.rand(30, *images.shape[1:], generator=torch.Generator().manual_seed(7))
+    method = gdws.Uniform(attack=PGD(steps=1))
+    found = gdws.plan_of(gdws.compress(network, [images], gdws.Macs(0.3), method, check=[pictures])).fidelity
+    assert found.attacked == 30
+    without = gdws.plan_of(gdws.compress(network, [images], gdws.Macs(0.3), gdws.Uniform(), check=[pictures])).fidelity
+    assert without.attacked == 0
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from torch import nn
 
 import gdws
 from gdws.attacks import PGD
+from gdws.compression import repair as repair_module
 from gdws.core.errors import GdwsError
 from gdws.structures.balance import balance, unbalance
 
@@ -64,6 +65,47 @@ def test_what_did_harm_is_not_kept(enhanced):
     model, data, fast = enhanced
     kept = gdws.repair(model, fast, data, gdws.Repair(steps=10, rate=0.9))
     assert error(model, kept, data) <= 1.01 * error(model, fast, data)
+
+
+class Stream:
+    """Other samples whenever it is gone through, and how many batches were taken."""
+
+    def __init__(self, batches):
+        self.batches, self.taken, self.generator = batches, 0, torch.Generator().manual_seed(3)
+
+    def __iter__(self):
+        for _ in range(self.batches):
+            self.taken += 1
+            pictures = torch.rand(8, 3, 12, 12, generator=self.generator)
+            yield gdws.Arguments(pictures, torch.rand(8, generator=self.generator) + 0.5)
+
+
+def test_a_stream_is_learned_from_batch_by_batch_and_others_are_judged(enhanced):
+    model, data, fast = enhanced
+    stream, unseen = Stream(batches=7), [gdws.Arguments(torch.rand(50, 3, 12, 12), torch.rand(50) + 0.5)]
+    better = gdws.repair(model, fast, stream, gdws.Repair(steps=300), check=data[:1])
+    assert stream.taken == 300
+    assert error(model, better, unseen) < 0.6 * error(model, fast, unseen)
+    opposite = [gdws.Arguments(*(-value for value in data[0].tensors))]  # others than those that it learns from
+    harmed = gdws.repair(model, fast, opposite, gdws.Repair(steps=20, rate=0.5, activations=0), check=data)
+    assert error(model, harmed, data) <= 1.01 * error(model, fast, data)
+
+
+def test_a_repair_of_seconds_ends_with_them(enhanced, monkeypatch):
+    """A step takes one second by this clock; the rates are those of steps."""
+    model, data, fast = enhanced
+    stream = Stream(batches=5)
+    monkeypatch.setattr(repair_module.time, "perf_counter", lambda: float(stream.taken))
+    rates = []
+    step = torch.optim.Adam.step
+    monkeypatch.setattr(torch.optim.Adam, "step", lambda self: (rates.append(self.param_groups[0]["lr"]), step(self))[1])
+    gdws.repair(model, fast, stream, gdws.Repair(steps=3, seconds=40), check=data[:1])
+    assert stream.taken == 40
+    timed = rates.copy()
+    rates.clear()
+    gdws.repair(model, fast, Stream(batches=5), gdws.Repair(steps=40), check=data[:1])
+    assert timed[1:] == pytest.approx(rates[1:])
+    assert rates[0] < rates[2] > rates[20] > rates[39]
 
 
 @pytest.mark.parametrize("attack", [None, PGD(steps=2)])
@@ -140,6 +182,11 @@ def test_balanced_factors_are_the_same_function(enhanced):
         (lambda model, data, fast: gdws.repair(nn.Conv2d(3, 3, 3), fast, [torch.rand(4, 3, 9, 9)]), "has no layer 'body'"),
         (lambda *_: gdws.Repair(steps=0), "expected at least one step"),
         (lambda *_: gdws.Repair(rate=float("nan")), "expected a rate from 0 to 1"),
+        (lambda *_: gdws.Repair(seconds=float("nan")), "expected a finite number of seconds above 0"),
+        (
+            lambda model, data, fast: gdws.repair(model, fast, iter(data[1:]), gdws.Repair(steps=4), check=data[:1]),
+            "images to learn from have ended",
+        ),
         (
             lambda model, data, fast: gdws.repair(model, fast, data, gdws.Repair(attack=PGD())),
             "the objective 'values' got an attack to repair under",
@@ -157,3 +204,9 @@ def test_compress_repairs_where_it_is_asked_to():
     plain = gdws.compress(model, data, gdws.Macs(0.35), METHOD)
     repaired = gdws.compress(model, data, gdws.Macs(0.35), dataclasses.replace(METHOD, repair=gdws.Repair(steps=100)))
     assert gdws.plan_of(repaired).fidelity.distance < gdws.plan_of(plain).fidelity.distance
+
+
+def test_a_repair_is_no_text():
+    """Bug: it was not looked at before compress came to it."""
+    with pytest.raises(GdwsError, match="repair is 'x': expected a"):
+        gdws.Calibrated(repair="x")

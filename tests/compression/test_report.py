@@ -40,6 +40,15 @@ def test_both_networks_are_timed_as_they_would_run(networks, monkeypatch):
     assert f"{found.after.macs / found.before.macs:.2f} of the whole network" in lines[2]
 
 
+@pytest.mark.parametrize("change", [lambda x: 255 * x, lambda x: x - 0.5])
+def test_a_classifier_is_timed_on_images_of_any_range(networks, monkeypatch, change):
+    """Bug: it was not timed, since engines take images in [0, 1], although it may be compressed with others."""
+    network, fast, images = networks
+    monkeypatch.setattr(report_module, "ENGINE", "eager")
+    monkeypatch.setattr(report_module, "REPEATS", 1)
+    assert gdws.report(network, fast, change(images[:2]), threads=1).speed.batch == 2
+
+
 def test_images_that_are_given_tell_the_cost(networks, monkeypatch):
     network, fast, images = networks
     monkeypatch.setattr(report_module, "ENGINE", "eager")

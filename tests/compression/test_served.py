@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 import gdws
 from gdws.core.errors import GdwsError
+from gdws.core.execution import own_copy
 
 METHOD = gdws.Calibrated(attack=ATTACK, structures=["gdws", "vertical"])
 
@@ -249,6 +250,15 @@ def test_a_model_that_remembers_its_passes_can_be_served_meanwhile(images):
 
     found, _ = in_threads(2, work)
     assert set(found) == {gdws.network_cost(network(), images).macs}
+
+
+def test_tensors_with_a_graph_are_copied_wherever_a_model_keeps_them(images):
+    """Bug: PyTorch copies none of them. Those in lists were not found, nor those that a pass had just put there."""
+    model = network().eval()
+    model.seen = [model(images)]
+    copied = own_copy(model)
+    assert torch.equal(copied.seen[0], model.seen[0])
+    assert copied.seen[0] is not model.seen[0]
 
 
 def test_precision_is_what_it_was_after_threads_that_overlap():

@@ -78,6 +78,56 @@ def test_other_images_are_refused(images, change, words):
         unpack_batch(change(images))
 
 
+STRANGE = {
+    "float8": lambda x: x.to(torch.float8_e4m3fn),
+    "meta": lambda x: x.to("meta"),
+    "sparse": lambda x: x.to_sparse(),
+    "quantized": lambda x: torch.quantize_per_tensor(x, 0.01, 0, torch.quint8),
+    "complex": lambda x: x.to(torch.complex64),
+    "no rows of pixels": lambda x: x[:, :, :0],
+    "a single number": lambda x: x[0, 0, 0, 0],
+}
+PLACES = {
+    "calibrate": lambda x: gdws.calibrate(network(), [x], gdws.Calibrated(attack=None)),
+    "plan": lambda x: gdws.plan(network(), [x], gdws.Macs(0.5), "uniform"),
+    "check": lambda x: gdws.compress(network(), [torch.rand(4, 3, 8, 8)], gdws.Macs(0.5), "uniform", check=[x]),
+    "report": lambda x: gdws.report(network(), network(), x),
+    "cost": lambda x: gdws.network_cost(network(), x),
+    "argument": lambda x: gdws.network_cost(network(), gdws.Arguments(x)),
+    "data set": lambda x: Dataset("own", x, None),
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("kind", STRANGE)
+def test_what_no_network_is_called_with_is_refused(images, kind, place):
+    """Bug: float8, quantized and meta tensors raised what PyTorch raises, and a data set took them all."""
+    with pytest.raises(GdwsError, match=r"expected|holds no images"):
+        PLACES[place](STRANGE[kind](images))
+
+
+@pytest.mark.parametrize("change", [torch.Tensor.long, torch.Tensor.bool])
+def test_images_to_check_on_are_of_the_type_that_the_network_takes(images, change):
+    """Bug: they were made floats, and complex ones lost a part, where the calibration refuses such images."""
+    with pytest.raises(GdwsError, match="the model cannot run on images"):
+        gdws.compress(network(), [images], gdws.Macs(0.5), "uniform", check=[change(255 * images)])
+
+
+@pytest.mark.parametrize(
+    ("targets", "words"),
+    [
+        (torch.tensor(1), r"targets are torch.int64 \(\): expected values, with a row for every sample"),
+        (torch.zeros(8, dtype=torch.int64, device="meta"), "targets are meta torch.int64"),
+        (torch.zeros(8, dtype=torch.int64).to_sparse(), "targets are torch.sparse_coo torch.int64"),
+        (torch.zeros(7), "8 samples and 7 targets"),
+    ],
+)
+def test_targets_without_rows_or_values_are_refused(images, targets, words):
+    """Bug: a single number raised TypeError, and those on the meta device NotImplementedError."""
+    with pytest.raises(GdwsError, match=words):
+        gdws.calibrate(network(), [(images, targets)], METHOD)
+
+
 def test_images_of_two_sizes_are_cut_to_the_smaller(images):
     larger = torch.rand(2, 3, 9, 10)
     statistics = gdws.calibrate(network(), [images, larger], METHOD)

@@ -248,6 +248,21 @@ def test_arrays_that_are_no_arguments_are_told(tmp_path, arrays, words):
         data.load(f"npz:{tmp_path / 'x.npz'}", "train", labels=False)
 
 
+@pytest.mark.parametrize("labels", [True, False])
+@pytest.mark.parametrize("second", ["images.npy", "images"])
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_two_arrays_of_one_name_are_refused(tmp_path, second, labels):
+    """Bug: the last of them was read, without a word; NumPy takes one, other readers another."""
+    with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
+        for name, array in {"images.npy": np.zeros((2, 8, 8, 3), np.uint8), "labels.npy": np.zeros(2, int)}.items():
+            with archive.open(name, "w") as member:
+                np.save(member, array)
+        with archive.open(second, "w") as member:
+            np.save(member, np.ones(2, int))
+    with pytest.raises(GdwsError, match="holds 'images' twice"):
+        data.load(f"npz:{tmp_path / 'x.npz'}", "train", labels=labels)
+
+
 def test_arguments_that_claim_more_than_they_hold_are_refused(tmp_path, monkeypatch):
     with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
         archive.writestr("a.npy", claiming((10**9, 1000)))

@@ -77,6 +77,14 @@ def test_bad_input_is_refused(embedded_file, calibration, tmp_path):
         quantize_openvino(tmp_path / "half.onnx", calibration)
     with pytest.raises(GdwsError, match=r"expected \[0, 1\]"):
         quantize(embedded_file, tmp_path / "out.onnx", 255 * calibration)
-    with pytest.raises(GdwsError, match="cannot be quantized"):
-        quantize(embedded_file, tmp_path / "out.onnx", calibration[:, :, :16, :16])
+    assert not (tmp_path / "out.onnx").exists()
+
+
+@pytest.mark.parametrize("change", [lambda x: x[:, :1], lambda x: x.permute(0, 2, 3, 1), lambda x: x[:, :, :16, :16]])
+def test_images_of_another_shape_are_refused(embedded_file, calibration, tmp_path, change):
+    """Bug: of the first two, whatever ONNX Runtime raises."""
+    with pytest.raises(GdwsError, match=r"images have shape \(.*\): expected \('B', 3, 32, 32\)"):
+        quantize(embedded_file, tmp_path / "out.onnx", change(calibration))
+    with pytest.raises(GdwsError, match="images have shape"):
+        quantize_openvino(embedded_file, change(calibration))
     assert not (tmp_path / "out.onnx").exists()

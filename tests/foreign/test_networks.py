@@ -1,4 +1,4 @@
-"""Foreign networks as PyTorch modules answer as in the software they come from. Fetched where GDWS_FOREIGN names a folder."""
+"""Foreign networks as PyTorch modules answer as in the software they come from."""
 
 import contextlib
 import importlib.util
@@ -13,6 +13,8 @@ import pytest
 import torch
 from foreign import ffdnet, packages, srmd, upscalerjs, waifu2x
 from torch.nn import functional
+
+pytestmark = pytest.mark.network
 
 
 def random(*shape):

@@ -1,5 +1,7 @@
 """The calibrated maths against plain formulas in float64: losses recomputed from their definition, least squares by lstsq."""
 
+import math
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -63,9 +65,13 @@ def test_a_curve_tells_the_loss_after_refitting_what_is_kept(problem, share):
         channels, kernels = curve.leading(curve.distribution(kept))
         assert len(channels) == kept
         true, _ = best_loss(weight, moment, gradient, channels, kernels)
-        # Below some dozen kernels a round removes one, and the curve is exact at every size.
-        if size <= 50:
-            assert float(curve.losses[kept]) == pytest.approx(true, rel=1e-4, abs=1e-6 * total)
+        pool, slack = math.ceil(kernel_elimination.POOL * size), 1e-6 * total
+        # Below some dozen kernels a round removes one, and the curve is exact at every size; but what goes before the first
+        # round goes at once, and shares its loss.
+        if size <= 50 and (kept <= pool or pool == size - 1):
+            assert float(curve.losses[kept]) == pytest.approx(true, rel=1e-4, abs=slack)
+        elif size <= 50:
+            assert true <= float(curve.losses[pool]) * (1 + 1e-4) + slack
 
 
 @settings(max_examples=40, deadline=None)

@@ -83,6 +83,38 @@ def test_what_is_chosen_does_not_depend_on_the_scale(power, other, seed):
     assert scaled.exponent - plain.exponent == 2 * power + other
 
 
+@pytest.mark.parametrize(
+    ("dtype", "lowest", "highest"),
+    [(torch.float16, -24, 9), (torch.bfloat16, -133, 120), (torch.float32, -149, 120), (torch.float64, -1000, 500)],
+)
+@pytest.mark.parametrize("shape", [(8, 4, 3, 3), (6, 4, 3, 3), (4, 64, 3, 3)])
+def test_kernels_are_the_same_from_the_smallest_weights_to_the_largest(dtype, lowest, highest, shape):
+    """Short types are not scaled at all: their squares are numbers in float64."""
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.randint(-99, 100, shape, generator=generator).double()  # exact in every type, times these powers of two
+    kernels = shape[1] * 4
+    plain = gdws.mego(weight.to(dtype), None, kernels)
+    plain_energy = float(weight.square().sum())
+    for power in (lowest, lowest // 2, highest // 2, highest):
+        scaled = times_two_to(weight, power)
+        given = scaled.to(dtype)
+        assert torch.equal(given.double(), scaled)
+        assert torch.equal(gdws.mego(given, None, kernels).g, plain.g)
+        if 2 * power > -1000:
+            beta = float(times_two_to(torch.tensor(0.1 * plain_energy, dtype=torch.float64), 2 * power))
+            assert torch.equal(gdws.lego(given, None, beta).g, gdws.lego(weight.to(dtype), None, 0.1 * plain_energy).g)
+        exact = times_two_to(true(gdws.mego(given, None, weight.numel())), -power)
+        assert float((exact - weight).abs().max()) <= 27 * torch.finfo(dtype).eps * 99
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_weights_of_nothing_but_zeros_get_no_kernel(dtype):
+    weight = torch.zeros(8, 4, 3, 3, dtype=dtype)
+    for factors in (gdws.mego(weight, None, 36), gdws.lego(weight, None, 0.0), truncate(weight, torch.full((4,), 9))):
+        assert factors.g.sum() == 0
+        assert not factors.dense().any()
+
+
 def test_weights_whose_squares_are_no_numbers_are_called_what_they_are():
     """Bug: weights of 1e200 were called NaN; those of 1e-200 lost every kernel, whatever was asked."""
     weight = torch.randn(4, 4, 3, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))

@@ -27,12 +27,12 @@ from gdws.core.distributed import SINGLE_PROCESS
 from gdws.core.errors import GdwsError
 from gdws.training import Admm, Hydra, Magnitude, prune, pruning_for
 from gdws.training.learner import Learner
-from gdws.training.objectives import Robust, Trades
+from gdws.training.losses import Robust, Trades
 from gdws.training.pruning import PRUNINGS
 from gdws.training.pruning.admm import dual_update
 from gdws.training.pruning.hydra import Scored, with_scores, without_scores
+from gdws.training.pruning.losses import Augmented, Masked
 from gdws.training.pruning.masks import KINDS, kept_of, largest, masks_of, project, prunable_layers
-from gdws.training.pruning.objectives import Augmented, Masked
 from gdws.training.pruning.recipes import NearbyPGD
 
 SHORT = recipe(epochs=1, keep="last", average=0.0, nesterov=False, weight_decay=1e-4)
@@ -194,9 +194,7 @@ def test_periods_of_admm_are_what_plain_pytorch_computes(tmp_path):
     data = training_images(50)  # of which ten are held back
     found, masks = method.choose(
         model,
-        lambda name, start, settings, objective: (
-            gdws.training.train(start, data, settings, tmp_path / name, objective=objective).model
-        ),
+        lambda name, start, settings, loss: gdws.training.train(start, data, settings, tmp_path / name, objective=loss).model,
     )
     by_hand, names = copy.deepcopy(model).double(), ("1.weight", "4.weight")
 

@@ -35,7 +35,7 @@ from gdws.training.augment import crop_and_flip
 from gdws.training.batchnorm import share_batchnorm_statistics
 from gdws.training.learner import Learner
 from gdws.training.loop import Trained, best_epoch, chosen_epoch, train, was_harmed
-from gdws.training.objectives import Robust, Taught, Trades, divergence
+from gdws.training.losses import Robust, Taught, Trades, divergence
 from gdws.training.recipes import RECIPES
 from gdws.training.runs import Run
 from gdws.training.schedules import SCHEDULES, OneCycle, Steps
@@ -127,13 +127,13 @@ def test_the_divergence_is_the_definition():
 def test_trades_is_attacked_along_the_gradient_of_its_divergence():
     model, (x, y) = network().double(), next(iter(training_images(8)))
     x, near = x.double(), (x + 0.02).clamp(0, 1).double().requires_grad_(True)
-    objective = Trades(6.0)
+    loss = Trades(6.0)
     from gdws.attacks.gradient_ascent import loss_gradient
 
-    found = loss_gradient(model, near, objective.goal(model, x, y))[1]
+    found = loss_gradient(model, near, loss.goal(model, x, y))[1]
     (expected,) = torch.autograd.grad(divergence(model(x).detach(), model(near)).sum(), near)
     assert torch.allclose(found, expected)
-    losses, logits = objective.losses(model, near, x, y)
+    losses, logits = loss.losses(model, near, x, y)
     by_hand = F.cross_entropy(model(x), y, reduction="none") + 6 * divergence(model(x), model(near))
     assert torch.allclose(losses.double(), by_hand, atol=1e-5)
     assert torch.allclose(logits.double(), model(near), atol=1e-5)
@@ -208,7 +208,7 @@ def test_a_step_is_what_plain_pytorch_computes(warmup, nesterov):
         assert torch.allclose(learner.averaged.state_dict()[name], averaged.state_dict()[name], atol=1e-6), name
 
 
-def test_an_objective_constrains_the_network_after_every_step():
+def test_a_loss_constrains_the_network_after_every_step():
     """And the average is of networks that meet the constraint."""
 
     class Positive(Robust):
@@ -871,3 +871,16 @@ def test_bad_words(run, files, words, sentence):
     status, text = run("train", "net.py:network", "--data", "npz:data.npz", "--out", "run", *words)
     assert status == 2
     assert sentence in text
+
+
+def test_a_data_set_of_floats_trains_as_its_images(tmp_path):
+    """Bug: its images were divided by 255 once more, without a word, and NaN was taken."""
+    colors = training_images(20)
+    floats = Dataset("own", colors.images.float() / 255, colors.labels)
+    trained = [
+        train(network(), each, recipe(epochs=1, held=4), tmp_path / str(number)) for number, each in enumerate((colors, floats))
+    ]
+    assert trained[0].history[0]["loss"] == trained[1].history[0]["loss"]
+    for factor in (torch.nan, 2):
+        with pytest.raises(GdwsError, match=r"expected \[0, 1\]"):
+            train(network(), Dataset("own", factor * floats.images, colors.labels), recipe(), tmp_path / "wrong")

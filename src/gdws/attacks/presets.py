@@ -1,7 +1,8 @@
 """Attacks by name, after the paper's tables.
 
-All stop an image once it is broken. Where the paper gives no step size: eps/4 for l-inf alone, as its training uses; for
-the union those of Maini et al.'s public evaluation, which it follows.
+PGD and MSD stop an image once it is broken. The paper prints no step sizes for its evaluation: here eps/4 for l-inf alone, as
+in its training, and for the union those of Maini et al.'s public evaluation, which it follows. The steps of its authors'
+public script are in gdws.reproduce.scales.
 """
 
 from __future__ import annotations

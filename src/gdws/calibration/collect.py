@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from gdws.attacks.pgd import PGD
+from gdws.calibration.batch_size import samples_at_once
 from gdws.calibration.cache import read_statistics, statistics_key, usable_cache, write_statistics
 from gdws.calibration.hooks import Use, backpropagate, check_scales, record_uses
-from gdws.calibration.memory import samples_at_once
-from gdws.calibration.method import Calibrated, Method
+from gdws.calibration.method import AUTO, Calibrated, Method
 from gdws.calibration.robustness import settle_attack
 from gdws.calibration.sensitivity import attacked
 from gdws.calibration.statistics import LayerStatistics, Statistics
@@ -97,7 +97,7 @@ def settle(
 ) -> tuple[Inputs, Tensor | None, Kind]:
     """What a method leaves to a look at the network, decided. Refuses networks that nothing could be measured of.
 
-    is_collected  whether statistics will be: the attack is then decided too, and gradients are asked for.
+    is_collected  whether statistics will be: the attack is then decided, where it is left open, and gradients are asked for.
 
     Returns the samples (tiles in the place of large pictures), labels where an attack may use them, and the method.
     """
@@ -109,7 +109,7 @@ def settle(
         if is_collected:
             check_differentiable(lambda inputs: objective.answers(model, inputs), first)
     method = replace(method, objective=objective)
-    if is_collected:
+    if is_collected or method.attack != AUTO:
         method = settle_attack(model, samples, method)
     if not isinstance(objective, Classes):
         return cut_tiles(model, samples), None, method
@@ -295,12 +295,13 @@ def _add_moments(
         for images, slopes in zip(use.input.split(together), use.gradient.split(together), strict=True):
             for top in range(0, height, band):
                 bottom = min(top + band, height)
-                x = patches(conv, images, (top, bottom))
                 g = slopes[:, :, top:bottom].reshape(len(slopes), conv.groups, outputs, -1)
+                drawn = None
                 if share < 1:
                     pixels = g.shape[3]
                     drawn = torch.randperm(pixels, generator=generator)[: max(1, round(share * pixels))].to(g.device)
-                    x, g = x[..., drawn], g[..., drawn]
+                    g = g[..., drawn]
+                x = patches(conv, images, (top, bottom), drawn)
                 x, g = (part.float().permute(1, 2, 0, 3).flatten(2) for part in (x, g))
                 add_moment(moment, x * g.norm(dim=1, keepdim=True))
                 add_moment(gradient, g)

@@ -19,8 +19,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from gdws.calibration.batch_size import samples_at_once
 from gdws.calibration.hooks import backpropagate, record_uses
-from gdws.calibration.memory import samples_at_once
 from gdws.core.execution import placement
 from gdws.core.inputs import Inputs, place, with_gradients
 from gdws.core.progress import track

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,7 +15,7 @@ from rich.table import Table
 from gdws import data
 from gdws.attacks import PGD
 from gdws.calibration.collect import gather_inputs
-from gdws.calibration.method import AUTO, METHODS, Calibrated, Method, Repair, Uniform, method_of
+from gdws.calibration.method import ATTACK, AUTO, METHODS, Calibrated, Method, Repair, Uniform, method_of
 from gdws.cli import demo, tables
 from gdws.cli.options import (
     Base,
@@ -51,7 +51,7 @@ from gdws.models.names import base_of, is_folder
 from gdws.objectives import OBJECTIVES, Classes
 from gdws.planning.budgets import KINDS, Budget, Macs
 from gdws.planning.cost import network_cost
-from gdws.planning.fidelity import HELD_OUT, TRAINING, Fidelity
+from gdws.planning.fidelity_records import HELD_OUT, TRAINING, Fidelity
 from gdws.planning.latency.target import Target
 from gdws.planning.plan import plan_of
 from gdws.planning.significance import images_to_bound
@@ -253,7 +253,7 @@ def _attack(robust: bool | None, eps: str | None) -> PGD | Literal["auto"] | Non
     radius = fraction("8/255" if eps is None else eps)
     if robust is False and eps is not None and radius:
         raise GdwsError(f"--no-robust together with --eps {eps}: expected one of them")
-    return PGD(eps=radius, step=radius / 4, steps=7) if robust is not False and radius else None
+    return replace(ATTACK, eps=radius, step=radius / 4) if robust is not False and radius else None
 
 
 def _method(

@@ -51,7 +51,7 @@ from gdws.planning.cost import network_cost
 from gdws.training.pruning import PRUNINGS, Pruned, prune, pruning_for
 from gdws.training.pruning.masks import KINDS
 from gdws.training.pruning.method import Method
-from gdws.training.recipes import OBJECTIVES
+from gdws.training.recipes import LOSSES
 
 PRESETS = tuple(PRUNINGS["hydra"])
 
@@ -74,7 +74,7 @@ def prune_command(
     prune_epochs: Annotated[int | None, typer.Option(help="of hydra's scores or of each period of admm")] = None,
     epochs: Annotated[int | None, typer.Option(help="of the training of what is left")] = None,
     batch: Batch = None,
-    loss: Annotated[str | None, typer.Option(help=f"{', '.join(OBJECTIVES)}, instead of the recipe's")] = None,
+    loss: Annotated[str | None, typer.Option(help=f"{', '.join(LOSSES)}, instead of the recipe's")] = None,
     eps: Radius = None,
     steps: Steps = None,
     precision: Precision = None,

@@ -37,7 +37,7 @@ from gdws.core.progress import shown
 from gdws.data.download import OFFICIAL, fetch
 from gdws.models.names import base_of, classes_of, is_folder
 from gdws.training import RECIPES, Recipe, Trained, recipe_for, train, tune
-from gdws.training.recipes import OBJECTIVES, PRECISIONS
+from gdws.training.recipes import LOSSES, PRECISIONS
 
 Out = Annotated[Path, typer.Option(help="folder for the weights, the log and the checkpoint")]
 Epochs = Annotated[int | None, typer.Option(help="instead of the recipe's")]
@@ -62,7 +62,7 @@ def train_command(
     epochs: Epochs = None,
     batch: Batch = None,
     rate: Rate = None,
-    loss: Annotated[str | None, typer.Option(help=f"{', '.join(OBJECTIVES)}, instead of the recipe's")] = None,
+    loss: Annotated[str | None, typer.Option(help=f"{', '.join(LOSSES)}, instead of the recipe's")] = None,
     eps: Radius = None,
     steps: Steps = None,
     precision: Precision = None,

@@ -20,7 +20,7 @@ from gdws.core.progress import track
 from gdws.core.sites import find_convolutions, replace_modules, why_not_plain
 from gdws.core.unwrap import unwrap
 from gdws.objectives import AUTO, OBJECTIVES
-from gdws.planning.fidelity import HELD_BACK
+from gdws.planning.fidelity_records import HELD_BACK
 from gdws.planning.plan import LayerPlan, Plan, attach_plan
 from gdws.structures import STRUCTURES
 from gdws.structures.layers import FactoredConv2d, GDWSConv2d

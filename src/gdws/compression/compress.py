@@ -20,7 +20,7 @@ from gdws.core.execution import private_copy
 from gdws.core.unwrap import unwrap
 from gdws.objectives import Classes
 from gdws.planning.budgets import Budget, Drop
-from gdws.planning.fidelity import HELD_BACK
+from gdws.planning.fidelity_records import HELD_BACK
 from gdws.planning.latency.table import LatencyTable
 from gdws.planning.latency.target import Target
 from gdws.planning.plan import Plan, attach_plan

@@ -1,10 +1,11 @@
-"""The smallest network that loses no more than a number of points, with confidence: plan, apply, compare, bisect.
+"""The smallest network that loses no more than a number of points by the end of an interval: plan, apply, compare, bisect.
 
-What is bounded is the upper end of a 95 % interval of what was lost (most_lost of gdws.planning.fidelity): of classes points of
-accuracy where the images have labels, of agreement where not; and where the calibration images are attacked, also the share of
-attacked images that the original withstands and the compressed network does not. Of other outputs it is the distance to the
-original's in percent, and of a measure of the user's own its loss, which has no interval. Every network that is tried gets an
-interval of its own. That some are tried is not corrected for, and seldom matters: those far from the budget are clear.
+What is bounded is the upper end of a 95 % interval of what was lost (most_lost of gdws.planning.fidelity_records): of classes
+points of accuracy where the images have labels, of agreement where not; and where the calibration images are attacked, also
+the share of attacked images that the original withstands and the compressed network does not. Of other outputs it is the
+distance to the original's in percent, and of a measure of the user's own its loss, which has no interval. Every network that is
+tried gets an interval of its own. That several are tried is not corrected for: 95 % is not the confidence in the result as a
+whole.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from gdws.core.hashing import sample_hashes
 from gdws.core.progress import note, track
 from gdws.objectives import Classes
 from gdws.planning.budgets import Drop, Macs
-from gdws.planning.fidelity import HELD_BACK
+from gdws.planning.fidelity_records import HELD_BACK
 from gdws.planning.latency.table import LatencyTable
 from gdws.planning.latency.target import Target
 from gdws.planning.plan import Plan

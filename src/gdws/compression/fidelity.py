@@ -23,7 +23,7 @@ from gdws.core.inputs import Inputs, call_model, map_tensors, place
 from gdws.core.unwrap import unwrap
 from gdws.objectives import OBJECTIVES, Classes, Objective, Values
 from gdws.objectives.values import peak_signal_to_noise
-from gdws.planning.fidelity import HELD_OUT, Fidelity, MetricChange, OutputChange
+from gdws.planning.fidelity_records import HELD_OUT, Fidelity, MetricChange, OutputChange
 from gdws.planning.plan import Plan, plan_of
 from gdws.planning.significance import paired_change
 
@@ -94,15 +94,16 @@ def decisions(model: nn.Module, images: Tensor, labels: Tensor | None = None) ->
     device, dtype = placement(model)
     truths = [None] * len(images) if labels is None else labels.split(50)
     with evaluating(model), full_precision(), torch.no_grad():
-        # Maps of larger batches get their memory from the system anew each time.
-        parts = zip(images.split(50), truths, strict=False)
-        return torch.cat([checked_logits(model, part.to(device, dtype), truth).argmax(1).cpu() for part, truth in parts])
+        # Maps of larger batches get their memory from the system anew each time. Only floats change their type.
+        placed = (part.to(device, dtype if part.is_floating_point() else None) for part in images.split(50))
+        parts = zip(placed, truths, strict=False)
+        return torch.cat([checked_logits(model, part, truth).argmax(1).cpu() for part, truth in parts])
 
 
 @dataclass(frozen=True)
 class CheckImages:
     """Samples and, perhaps, labels that a network is not calibrated on, and where they come from: one of HELD_OUT, TRAINING,
-    HELD_BACK of gdws.planning.fidelity. Or a measure of the user's own in their place."""
+    HELD_BACK of gdws.planning.fidelity_records. Or a measure of the user's own in their place."""
 
     images: Inputs | None
     labels: Tensor | None = None

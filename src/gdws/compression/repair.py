@@ -1,18 +1,22 @@
 """Tuning without labels: the original teaches the compressed network its outputs and what its convolutions give.
 
-Each step takes some of the samples, mirrored at random, and descends on
+Each step takes some of the samples, mirrored at random, or the next batch of a stream, and descends on
 
     loss(outputs) / its first value  +  mean over the layers that were replaced of the relative error of what they give / its
     first value,
 
 the loss being the objective's. All parameters of the compressed network move, its running statistics do not. Learning rates are
-in proportion to the size of each tensor's values, so that one rate suits all networks.
+in proportion to the size of each tensor's values, to the nearest power of two, so that one rate suits all networks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,7 +25,7 @@ from torch import Tensor, nn
 from gdws.calibration.collect import gather_inputs, settle
 from gdws.calibration.method import Repair, Uniform
 from gdws.calibration.sensitivity import attacked
-from gdws.core.checks import AnyBatches, check_seed
+from gdws.core.checks import AnyBatches, check_seed, unpack_inputs
 from gdws.core.errors import GdwsError
 from gdws.core.execution import evaluating, full_precision, own_copy, placement
 from gdws.core.inputs import Inputs, map_tensors, place
@@ -42,8 +46,7 @@ SETTLED_ON = 64
 AT_ONCE = 8
 """Samples, where nothing is learned."""
 WARMUP = 0.05
-"""Share of the steps in which the rate rises."""
-
+"""Share of the steps, or of the time, in which the rate rises."""
 
 DEFAULT = Repair()
 
@@ -55,6 +58,7 @@ def repair(
     settings: Repair = DEFAULT,
     *,
     objective: str | Objective | None = None,
+    check: AnyBatches | None = None,
     seed: int = 0,
 ) -> nn.Module:
     """Tune a compressed network without labels, toward the original's outputs and what its convolutions give.
@@ -62,12 +66,15 @@ def repair(
     model       the original, which teaches.
     compressed  what gdws.compress made of it. It is left as it was found.
     images      batches as in gdws.compress; targets are not used. The calibration images will do; more of them are better.
-    settings    steps, batch, rate and so on.
+    settings    steps or seconds, batch, rate and so on.
     objective   what must be kept; by default what the plan says. One of your own must be given again.
+    check       batches that are not learned from. The images are then a stream: each step takes a batch as it comes, and at the
+                end it starts again, so that a DataLoader may change its images or make new ones.
     seed        of everything random.
 
-    A tenth of the samples is held back. Returns the tuned copy, in eval mode and with its plan; or an untuned one, if it was no
-    worse on those. Raises GdwsError when the networks do not belong together or there are fewer than two samples.
+    Without `check` a tenth of the samples is held back. Returns the tuned copy, in eval mode and with its plan; or an untuned
+    one, if it was no worse on those. On a GPU it learns in TF32 and is judged in float32. Raises GdwsError when the networks
+    do not belong together or there are fewer than two samples.
 
     >>> import gdws
     >>> model, images = gdws.models.embedded(), gdws.data.load("demo", "train").take(12)
@@ -78,25 +85,31 @@ def repair(
     """
     check_seed(seed)
     teacher = own_copy(unwrap(model)).eval().requires_grad_(False)
-    samples, _ = gather_inputs(images)
+    samples, _ = gather_inputs(images if check is None else check)
     plan = plan_of(compressed)
     named = AUTO if plan is None else plan.objective
     samples, _, settled = settle(teacher, samples, None, Uniform(objective=objective or named), is_collected=False)
     objective = settled.settled_objective
     if settings.attack is not None and not (objective.attackable and isinstance(samples, Tensor)):
         raise GdwsError(f"the objective {objective.name!r} got an attack to repair under: expected attack=None")
-    held = max(1, round(HELD_BACK * len(samples)))
-    if len(samples) < 2:
-        raise GdwsError(f"there is {len(samples)} sample: expected at least 2, one of which is held back")
+    drawn: Callable[[], Inputs]
+    if check is None:
+        if len(samples) < 2:
+            raise GdwsError(f"there is {len(samples)} sample: expected at least 2, one of which is held back")
+        held = max(1, round(HELD_BACK * len(samples)))
+        few, seen = samples[: len(samples) - held], samples[len(samples) - held :]
+        drawn = partial(_drawn, few, settings.batch, torch.Generator().manual_seed(seed))
+    else:
+        few, seen, drawn = samples, samples, partial(next, _again_and_again(images))
     moving = own_copy(unwrap(compressed), torch.float32).eval().requires_grad_(True)
     scales = balance(moving)
     layers = {layer: module for layer, module in moving.named_modules() if isinstance(module, FactoredConv2d)}
     taught = {layer: _same_place(teacher, layer) for layer in layers}
-    few, seen = samples[: len(samples) - held], samples[len(samples) - held :]
     with full_precision(), evaluating(teacher):
         objective = objective.settled(_answers(teacher, few[:SETTLED_ON], objective))
         before = _held_back_loss(teacher, moving, seen, objective)
-        _descend(teacher, moving, taught, layers, few, objective, settings, torch.Generator().manual_seed(seed))
+        with full_precision(tf32=True):
+            _descend(teacher, moving, taught, layers, drawn, objective, settings, seed)
         after = _held_back_loss(teacher, moving, seen, objective)
     unbalance(moving, scales)
     result = own_copy(moving, placement(compressed)[1]) if after < before else own_copy(unwrap(compressed))
@@ -112,27 +125,23 @@ def _descend(
     moving: nn.Module,
     taught: Mapping[str, nn.Module],
     layers: Mapping[str, nn.Module],
-    samples: Inputs,
+    drawn: Callable[[], Inputs],
     objective: Objective,
     settings: Repair,
-    generator: torch.Generator,
+    seed: int,
 ) -> None:
-    """Train `moving`, in place, toward `teacher`."""
-    groups: list[dict[str, Any]] = [
-        {"params": [value], "lr": settings.rate * max(SMALLEST, float(value.detach().square().mean().sqrt()))}
-        for value in moving.parameters()
-    ]
+    """Train `moving`, in place, toward `teacher`, on what `drawn` gives for each step."""
+    sizes = defaultdict(list)
+    for value in moving.parameters():
+        sizes[round(math.log2(max(SMALLEST, float(value.detach().square().mean().sqrt()))))].append(value)
+    groups: list[dict[str, Any]] = [{"params": values, "largest": settings.rate * 2.0**size} for size, values in sizes.items()]
     optimizer = torch.optim.Adam(groups, betas=(0.9, 0.99))
-    schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer,
-        [group["lr"] for group in groups],
-        total_steps=max(2, settings.steps + 1),
-        pct_start=max(WARMUP, 1.5 / max(2, settings.steps + 1)),
-        cycle_momentum=False,
-    )
+    generator = torch.Generator().manual_seed(seed)
     firsts: tuple[float, float] | None = None
-    for _ in track(range(settings.steps), "repair"):
-        x = place(_drawn(samples, settings.batch, generator), *placement(teacher))
+    for done in track(_shares_done(settings), "repair", None if settings.seconds else settings.steps):
+        for group in optimizer.param_groups:
+            group["lr"] = group["largest"] * _share_of_rate(done)
+        x = place(drawn(), *placement(teacher))
         if settings.attack is not None:
             assert isinstance(x, Tensor)
             with torch.no_grad():
@@ -154,8 +163,25 @@ def _descend(
         optimizer.zero_grad()
         total.backward()
         optimizer.step()
-        schedule.step()
         note(f"loss {float(outputs.detach()) / firsts[0]:.2f} of the first")
+
+
+def _shares_done(settings: Repair) -> Iterator[float]:
+    """How much is done at the middle of each step: of the steps, or of the time by as much as the step before took."""
+    if settings.seconds is None:
+        yield from ((step + 0.5) / settings.steps for step in range(settings.steps))
+        return
+    start = now = time.perf_counter()
+    step = 0.0
+    while now + step - start <= settings.seconds:
+        yield (now + step / 2 - start) / settings.seconds
+        before, now = now, time.perf_counter()
+        step = now - before
+
+
+def _share_of_rate(done: float) -> float:
+    """Up in a straight line and down along a cosine; `done` goes from 0 to 1."""
+    return done / WARMUP if done < WARMUP else (1 + math.cos(math.pi * (done - WARMUP) / (1 - WARMUP))) / 2
 
 
 def _answers(teacher: nn.Module, samples: Inputs, objective: Objective) -> list[list[Tensor]]:
@@ -177,6 +203,17 @@ def _held_back_loss(teacher: nn.Module, moving: nn.Module, samples: Inputs, obje
 
 def _called(model: nn.Module, inputs: Inputs) -> Any:
     return model(inputs) if isinstance(inputs, Tensor) else inputs.call(model)
+
+
+def _again_and_again(batches: AnyBatches) -> Iterator[Inputs]:
+    """The inputs of each batch, without an end."""
+    while True:
+        count = 0
+        for batch in batches:
+            yield unpack_inputs(batch)[0]
+            count += 1
+        if not count:
+            raise GdwsError("the images to learn from have ended: expected batches that can be gone through again")
 
 
 def _drawn(samples: Inputs, count: int, generator: torch.Generator) -> Inputs:

@@ -13,12 +13,12 @@ from gdws.compression.fidelity import CheckImages, Metric, attack_of, build_chec
 from gdws.core.checks import AnyBatches, unpack_inputs
 from gdws.core.errors import GdwsError
 from gdws.core.execution import evaluating, placement
-from gdws.core.inputs import Inputs, place
+from gdws.core.inputs import Inputs, map_tensors, place
 from gdws.deploy.benchmark import bench
 from gdws.deploy.engines import compile
 from gdws.objectives import Classes
 from gdws.planning.cost import PRUNED, Cost, network_cost
-from gdws.planning.fidelity import AnyFidelity
+from gdws.planning.fidelity_records import AnyFidelity
 from gdws.planning.latency.target import device_name
 from gdws.planning.plan import Plan, plan_of
 
@@ -152,16 +152,18 @@ def report(
     unpack_inputs(images)
     made = plan_of(compressed)
     fidelity = None if made is None else made.fidelity
+    attack, objective = (None, Classes.name) if made is None else (attack_of(made), made.objective)
     if check is not None:
         given = CheckImages.gather(check)
         if given.images is not None:
             refuse_calibration_images({"the compressed network": compressed}, [given.images])
-        attack, objective = (None, Classes.name) if made is None else (attack_of(made), made.objective)
         fidelity = build_check(model, given, attack, objective).fidelity(compressed)
     example = place(images[:1], *placement(model))
     before, after = network_cost(model, example), network_cost(compressed, example)
     speed, untimed = _measured(made), ""
     if speed is None:
+        if objective == Classes.name:  # which engines give images in [0, 1], and which takes as long for any
+            images = map_tensors(images, lambda value: value.clamp(0, 1) if value.is_floating_point() else value)
         try:
             speed = _time(model, compressed, images, precision, threads or torch.get_num_threads())
         except GdwsError as error:  # no engine for it, or a network that none can read

@@ -40,6 +40,29 @@ def check_seed(seed: object) -> None:
         raise GdwsError(f"the seed is {seed!s:.40}: expected a whole number from 0 to 2**63 - 1")
 
 
+def check_values(value: Tensor, what: str, expected: str = "numbers (B, ...), B > 0") -> None:
+    """Refuse a tensor that no network is called with here: without real numbers in memory, or without a row or a value.
+
+    what      it is, in a message, with its verb.
+    expected  what should have been given.
+    """
+    if value.is_meta:
+        raise GdwsError(f"{what} on the meta device, where tensors have no values: expected them on cpu or cuda")
+    if not _is_dense(value) or value.dtype not in FLOATS | INTEGERS or value.ndim == 0 or value.numel() == 0:
+        raise GdwsError(f"{what} {_described(value)}: expected {expected}")
+
+
+def _is_dense(value: Tensor) -> bool:
+    """Whether the values are in memory, one after the other."""
+    return value.layout == torch.strided and not value.is_meta
+
+
+def _described(value: Tensor) -> str:
+    """Type and shape, and what kind of tensor it is where that is a strange one."""
+    where = "meta " if value.is_meta else "" if value.layout == torch.strided else f"{value.layout} "
+    return f"{where}{value.dtype} {tuple(value.shape)}"
+
+
 def unpack_batch(batch: Tensor | tuple[Tensor, Tensor] | list[Tensor]) -> tuple[Tensor, Tensor | None]:
     """(images, labels or None) of a batch as a DataLoader gives it, with the images checked."""
     if isinstance(batch, Tensor):
@@ -48,11 +71,10 @@ def unpack_batch(batch: Tensor | tuple[Tensor, Tensor] | list[Tensor]) -> tuple[
         images, labels = batch
     else:
         raise GdwsError(f"a batch is a {type(batch).__name__}: expected a tensor of images or (images, labels)")
-    if images.ndim != 4 or images.dtype not in FLOATS or images.layout != torch.strided or images.numel() == 0:
-        kind = images.dtype if images.layout == torch.strided else f"{images.layout} {images.dtype}"
-        raise GdwsError(f"images are {kind} {tuple(images.shape)}: expected floats (B, C, H, W), B > 0")
-    if images.is_meta:
-        raise GdwsError("images are on the meta device, where tensors have no values: expected them on cpu or cuda")
+    expected = "floats (B, C, H, W), B > 0"
+    check_values(images, "images are", expected)
+    if images.ndim != 4 or images.dtype not in FLOATS:
+        raise GdwsError(f"images are {_described(images)}: expected {expected}")
     low, high = float(images.min()), float(images.max())
     if not (low >= 0 and high <= 1):
         raise GdwsError(f"image values run from {low:g} to {high:g}: expected [0, 1] (the model normalizes inside)")
@@ -61,9 +83,8 @@ def unpack_batch(batch: Tensor | tuple[Tensor, Tensor] | list[Tensor]) -> tuple[
 
 def classes(labels: Tensor, count: int) -> Tensor:
     """So many labels as int64, whatever integers they are given in."""
-    if labels.shape != (count,) or labels.dtype not in INTEGERS or labels.is_meta or labels.layout != torch.strided:
-        kind = labels.dtype if labels.layout == torch.strided else f"{labels.layout} {labels.dtype}"
-        raise GdwsError(f"labels are {kind} {tuple(labels.shape)}: expected {count} integers, one for each image")
+    if not _is_dense(labels) or labels.shape != (count,) or labels.dtype not in INTEGERS:
+        raise GdwsError(f"labels are {_described(labels)}: expected {count} integers, one for each image")
     whole = labels.long()  # of uint64 the largest become negative
     if count and int(whole.min()) < 0:
         raise GdwsError(f"labels hold {int(whole.min())}: expected classes, which count from 0")
@@ -88,11 +109,11 @@ def unpack_inputs(batch: Any) -> tuple[Inputs, Tensor | None]:
             f"a batch is a {type(inputs).__name__}: expected a tensor, a dictionary of arguments, or (inputs, targets)"
         )
     for value in tensors_of(inputs):
-        if value.layout != torch.strided or value.is_meta or value.ndim == 0 or value.numel() == 0:
-            kind = "meta" if value.is_meta else value.layout
-            raise GdwsError(f"a batch holds a {kind} tensor {tuple(value.shape)}: expected values, with a row for every sample")
+        check_values(value, "the values of a batch are")
         if value.is_floating_point() and not bool(value.isfinite().all()):
             raise GdwsError("a batch holds NaN or infinite values: expected finite numbers")
+    if targets is not None and (not _is_dense(targets) or targets.ndim == 0):
+        raise GdwsError(f"targets are {_described(targets)}: expected values, with a row for every sample")
     if targets is not None and len(targets) != len(inputs):
         raise GdwsError(f"a batch has {len(inputs)} samples and {len(targets)} targets: expected a target for each")
     return inputs, targets

@@ -6,14 +6,16 @@ import copy
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from gdws.core.errors import GdwsError, first_line
 
-ATTEMPTS = 10
-"""At copying a model that is in use."""
+ATTEMPTS = 100
+"""At copying a model that is in use: a pass may change what it keeps, at any moment. Most need one."""
 MOST_THREADS = 1024
 """More than any machine has cores for; so many that there is no memory for their stacks end the process."""
 LARGEST_TEMPORARY = 2**22
@@ -88,16 +90,28 @@ def own_copy(model: nn.Module, dtype: torch.dtype | None = None) -> nn.Module:
     return _copied(model, own)
 
 
+class _Copying(TorchFunctionMode):
+    """Inside, copy.deepcopy copies tensors by a function. PyTorch itself copies only tensors that are leaves of the graph of
+    gradients; a network may keep others, such as weights that it computes from parameters, or what its last pass gave.
+    """
+
+    def __init__(self, own: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.own = own
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return self.own(args[0]) if func is Tensor.__deepcopy__ else func(*args, **(kwargs or {}))
+
+
 def _copied(model: nn.Module, own: Callable[[Tensor], Tensor]) -> nn.Module:
     failed: Exception | None = None
     for _ in range(ATTEMPTS):
-        # PyTorch copies only tensors that are leaves of the graph of gradients; a network may keep others, such as weights that
-        # it computes from parameters, or what its last pass gave.
-        parts = [part for module in model.modules() for part in (module._parameters, module._buffers, vars(module))]
-        held = [value for part in parts for value in list(part.values()) if isinstance(value, Tensor)]
+        parts = [part for module in model.modules() for part in (module._parameters, vars(module))]
+        held = [value for part in parts for value in list(part.values()) if isinstance(value, nn.Parameter)]
         try:
-            return copy.deepcopy(model, {id(value): own(value) for value in held})
-        except RuntimeError as error:  # another thread's pass may have put something else there meanwhile
+            with _Copying(own):
+                return copy.deepcopy(model, {id(value): own(value) for value in held})
+        except RuntimeError as error:  # another thread's pass may have put something into a dictionary meanwhile
             failed = error
         except Exception as error:
             failed = error

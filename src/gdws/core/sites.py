@@ -187,15 +187,22 @@ def input_of(inputs: tuple[Any, ...], named: Mapping[str, Any]) -> Tensor:
     return given
 
 
-def patches(conv: nn.Conv2d, x: Tensor, rows: tuple[int, int] | None = None) -> Tensor:
+def patches(conv: nn.Conv2d, x: Tensor, rows: tuple[int, int] | None = None, drawn: Tensor | None = None) -> Tensor:
     """What each output pixel of a convolution sees: (B, groups, C / groups * kh * kw, H'W').
 
-    rows: the first output row, and that after the last; all by default.
+    rows   the first output row, and that after the last; all by default.
+    drawn  of the pixels of these rows, the numbers of those that are wanted; all by default.
     """
     mode = "constant" if conv.padding_mode == "zeros" else conv.padding_mode
     padded = F.pad(x, conv._reversed_padding_repeated_twice, mode=mode)
     if rows is not None:
         stride, reach = conv.stride[0], conv.dilation[0] * (conv.kernel_size[0] - 1) + 1
         padded = padded[:, :, rows[0] * stride : (rows[1] - 1) * stride + reach]
-    columns = F.unfold(padded, conv.kernel_size, conv.dilation, 0, conv.stride)
+    if drawn is None:
+        columns = F.unfold(padded, conv.kernel_size, conv.dilation, 0, conv.stride)
+    else:
+        # What each tap of each drawn pixel reads: the other pixels' patches are never made.
+        places = torch.arange(padded[0, 0].numel(), dtype=torch.float64, device=x.device).view(1, 1, *padded.shape[2:])
+        read = F.unfold(places, conv.kernel_size, conv.dilation, 0, conv.stride)[0, :, drawn].long()
+        columns = padded.flatten(2).gather(2, read.flatten().expand(*padded.shape[:2], -1)).view(len(x), -1, len(drawn))
     return columns.view(len(x), conv.groups, -1, columns.shape[2])

@@ -10,9 +10,9 @@ from typing import Any, Protocol, Self
 import torch
 from torch import Tensor
 
-from gdws.core.checks import check_seed, classes, is_count, unpack_batch
+from gdws.core.checks import check_seed, check_values, classes, is_count, unpack_batch
 from gdws.core.errors import GdwsError
-from gdws.core.inputs import Arguments, Inputs, map_tensors
+from gdws.core.inputs import Arguments, Inputs, map_tensors, tensors_of
 
 MOST_VALUES = 3 * 2**23
 """In a batch of what lies in files: eight images of 1,024 x 1,024 pixels. One sample may have more."""
@@ -59,6 +59,8 @@ class Dataset:
     def __init__(self, name: str, images: Inputs | Stored, labels: Tensor | None, batch_size: int = 100) -> None:
         if (isinstance(images, Tensor) and images.ndim == 0) or len(images) == 0:
             raise GdwsError(f"{name} holds no images: expected at least one")
+        for value in tensors_of(images) if isinstance(images, Tensor | Arguments) else ():
+            check_values(value, f"the images of {name} are", "numbers (N, ...)")
         if isinstance(images, Tensor) and images.dtype == torch.uint8 and images.ndim != 4:
             raise GdwsError(f"the images of {name} are {images.dtype} {tuple(images.shape)}: expected uint8 (N, C, H, W)")
         if labels is not None and labels.ndim > 0 and len(images) != len(labels):

@@ -20,7 +20,7 @@ from gdws.core.errors import GdwsError
 from gdws.core.reading.limits import check_bytes, open_file
 from gdws.data.dataset import MOST_VALUES, even_batches
 
-COLOURS = (1, 3, 4)
+COLORS = (1, 3, 4)
 """Channels of pictures: gray, RGB, RGBA."""
 
 
@@ -138,7 +138,7 @@ def images_of(array: np.ndarray) -> Tensor:
     """uint8 (N, C, H, W) of bytes (N, H, W, C) with one, three or four channels, (N, C, H, W), or (N, H, W)."""
     if array.ndim == 3:
         array = array[:, None]
-    elif array.shape[-1] in COLOURS:
+    elif array.shape[-1] in COLORS:
         array = array.transpose(0, 3, 1, 2)
     return torch.from_numpy(array.copy(order="C"))
 

@@ -70,7 +70,11 @@ def _arrays(file: io.BufferedIOBase, name: str, split: str, needed: bool) -> dic
     size = file.seek(0, os.SEEK_END)
     try:
         with zipfile.ZipFile(file) as archive:  # np.load would also take a single array
-            wanted = _wanted([member.removesuffix(".npy") for member in archive.namelist()], split, needed)
+            names = [member.removesuffix(".npy") for member in archive.namelist()]
+            if len(set(names)) < len(names):  # which of them is meant, readers do not agree on
+                twice = next(each for each in names if names.count(each) > 1)
+                raise ValueError(f"it holds {twice!r} twice")
+            wanted = _wanted(names, split, needed)
             check_bytes(name, sum(_taken(archive, called, f"{part}.npy") for called, part in wanted.items()), size)
         file.seek(0)
         with np.load(file, allow_pickle=False) as arrays:

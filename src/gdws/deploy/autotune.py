@@ -21,12 +21,12 @@ from gdws.core.checks import unpack_batch
 from gdws.core.errors import GdwsError, first_line
 from gdws.core.execution import at_least_float32, evaluating, full_precision, placement
 from gdws.core.progress import track
-from gdws.deploy.cuda_graph import TYPES, GraphedModel, check_graphed
 from gdws.deploy.fx.fold_batchnorm import fold_into_next, fold_into_previous, split_into_scale_and_shift
 from gdws.deploy.fx.fuse_epilogues import fuse_epilogues
 from gdws.deploy.fx.graph import convolution_arguments, functional_graph, only_reader
 from gdws.deploy.fx.pad_channels import pad_channels, to_tile
 from gdws.deploy.fx.widen_columns import widen_columns
+from gdws.deploy.graphed_model import TYPES, GraphedModel, check_graphed
 from gdws.deploy.inductor import MAX_AUTOTUNE, available, back_to_back_timing
 from gdws.deploy.tracing import trace_model
 

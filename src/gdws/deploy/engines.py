@@ -24,8 +24,8 @@ from gdws.core.inputs import Inputs, call_model, place
 from gdws.core.unwrap import unwrap
 from gdws.deploy.autotune import autotune, torch_compile
 from gdws.deploy.benchmark import bench
-from gdws.deploy.cuda_graph import graph_model
 from gdws.deploy.fx.pack_weights import PackedModel
+from gdws.deploy.graphed_model import graph_model
 from gdws.deploy.interface import Given, Outputs, are_logits, check_range, checked_inputs, is_alone, on_cpu
 from gdws.deploy.onnx.export import to_onnx, write_program
 from gdws.deploy.onnx.reading import parse_onnx

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gdws.core.checks import FLOATS, INTEGERS, unpack_batch
+from gdws.core.checks import check_values, unpack_batch
 from gdws.core.errors import GdwsError
 from gdws.core.inputs import Arguments, Inputs, tensors_of
 
@@ -38,12 +38,7 @@ def checked_inputs(given: Given) -> Inputs:
     else:
         raise GdwsError(f"the network would be called with a {type(given).__name__}: expected a tensor or gdws.Arguments")
     for value in tensors_of(inputs):
-        if value.layout != torch.strided or value.is_meta or value.dtype not in FLOATS | INTEGERS or not value.numel():
-            where = "meta " if value.is_meta else "" if value.layout == torch.strided else f"{value.layout} "
-            kind = f"{where}{value.dtype}"
-            raise GdwsError(f"images are {kind} {tuple(value.shape)}: expected numbers (B, ...), B > 0")
-        if value.ndim == 0:
-            raise GdwsError("images are a single number: expected a tensor (B, ...)")
+        check_values(value, "images are")
     return inputs
 
 

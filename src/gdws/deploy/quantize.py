@@ -30,7 +30,7 @@ from gdws.core.inputs import Inputs
 from gdws.deploy.interface import Given, check_range, checked_inputs
 from gdws.deploy.onnx.equalizing import equalize
 from gdws.deploy.onnx.reading import parse_onnx, read_onnx, unreadable_file
-from gdws.deploy.onnx.signature import Port, Signature, arrange, is_classifier_file, signature_in
+from gdws.deploy.onnx.signature import Port, Signature, arrange, is_classifier_file, signature_in, wrong_shape
 from gdws.deploy.packages import require
 
 BATCH = 25
@@ -63,10 +63,10 @@ def quantize(path: Path | str, out: Path | str, images: Given, *, keep: Sequence
         prepared, made = folder / "prepared.onnx", folder / "int8.onnx"
         proto = read_onnx(Path(path), "ONNX Runtime")
         signature = _checked_signature(proto, inputs)
-        equalize(proto, _Reader(signature, inputs))
-        _norms_to_convolutions(proto)
-        require("onnx").save(proto, prepared)
         try:
+            equalize(proto, _Reader(signature, inputs))
+            _norms_to_convolutions(proto)
+            require("onnx").save(proto, prepared)
             steps.quant_pre_process(str(prepared), str(prepared))  # shapes, and what constants allow
             tool.quantize_static(
                 str(prepared),
@@ -122,6 +122,9 @@ def _checked_signature(proto: Any, inputs: Inputs) -> Signature:
     signature = signature_in(proto)
     if is_classifier_file(signature):
         check_range(inputs)
+    wrong = wrong_shape(inputs[: _rows(signature.inputs, BATCH)], signature.inputs)
+    if wrong is not None:
+        raise wrong
     return signature
 
 

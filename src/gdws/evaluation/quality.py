@@ -16,7 +16,7 @@ from gdws.core.execution import evaluating, full_precision, placement
 from gdws.core.inputs import Inputs, call_model, floats_in, place
 from gdws.core.unwrap import unwrap
 from gdws.objectives import Objective, choose_objective
-from gdws.planning.fidelity import AnyFidelity
+from gdws.planning.fidelity_records import AnyFidelity
 from gdws.planning.plan import plan_of
 
 AT_ONCE = 4
@@ -111,8 +111,8 @@ def fidelity(
     images     batches as in gdws.compress, for a classifier with labels or without; or a measure of your own.
     objective  by which distances are measured; by default that of the other's plan, or what the shapes speak for.
 
-    Returns a record of gdws.planning.fidelity: print it, or read its fields. Raises GdwsError when a network was calibrated on
-    some of the samples, or the outputs do not fit the objective.
+    Returns a record of gdws.planning.fidelity_records: print it, or read its fields. Raises GdwsError when a network was
+    calibrated on some of the samples, or the outputs do not fit the objective.
 
     >>> import gdws, torch
     >>> model = torch.nn.Conv2d(3, 3, 3, padding=1)

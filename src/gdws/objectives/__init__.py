@@ -6,8 +6,8 @@
 """
 
 from gdws.objectives.base import Objective
-from gdws.objectives.choose import AUTO, OBJECTIVES, choose_objective
 from gdws.objectives.classes import Classes
+from gdws.objectives.fitting import AUTO, OBJECTIVES, choose_objective
 from gdws.objectives.own import Own
 from gdws.objectives.pixels import Pixels
 from gdws.objectives.values import Values

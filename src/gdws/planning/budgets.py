@@ -173,8 +173,8 @@ class Drop(Budget):
     Points of accuracy where the images have labels, of agreement with the original where not, and where the calibration images
     are attacked, of what the original withstood. Of outputs that are not classes, percent of their distance to the original's;
     of a measure of your own (check=), its unit. Several networks are made; the upper end of a 95 % interval of each one's loss
-    counts (most_lost of gdws.planning.fidelity). The images are those of check=, or a fifth of the calibration images, which
-    tell too little where the network has memorized them. Too few of them are refused: Drop(1) takes at least 368.
+    counts (most_lost of gdws.planning.fidelity_records). The images are those of check=, or a fifth of the calibration images,
+    which tell too little where the network has memorized them. Too few of them are refused: Drop(1) takes at least 368.
 
     >>> import gdws
     >>> model, images = gdws.models.embedded(), gdws.data.load("demo", "train").take(4)

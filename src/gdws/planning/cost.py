@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from gdws.core.errors import GdwsError
+from gdws.core.checks import check_values
 from gdws.core.execution import evaluating, placement, private_copy
 from gdws.core.inputs import Inputs, call_model, map_tensors, place, tensors_of
 from gdws.core.sites import Site
@@ -53,10 +53,7 @@ def network_cost(model: nn.Module, example: Inputs) -> Cost:
     (124617984, 991658)
     """
     for value in tensors_of(example):
-        if value.ndim == 0 or 0 in value.shape:
-            raise GdwsError(
-                f"the example is {tuple(value.shape)}: expected images (B, C, H, W), or what the network is called with"
-            )
+        check_values(value, "the example is", "images (B, C, H, W), or what the network is called with")
     model = private_copy(unwrap(model))
     device, dtype = placement(model)
     with evaluating(model), torch.no_grad(), FlopCounterMode(display=False) as counter:

@@ -19,7 +19,7 @@ from gdws.core.reading.limits import check_bytes
 from gdws.core.reading.schema import Between, Count, Size, build, parse
 from gdws.core.unwrap import innermost
 from gdws.planning.budgets import KINDS, Budget
-from gdws.planning.fidelity import AnyFidelity, Fidelity, MetricChange, OutputChange
+from gdws.planning.fidelity_records import AnyFidelity, Fidelity, MetricChange, OutputChange
 
 FORMAT, READABLE = "gdws plan 6", ("gdws plan 3", "gdws plan 4", "gdws plan 5", "gdws plan 6")
 """What is written, and what is read. In the third, what are now ranks had another name; the fourth knew images alone; the fifth
@@ -185,11 +185,11 @@ class Plan:
     versions      of gdws and PyTorch.
     images        short hashes of the calibration images, so that no accuracy is reported on them.
     measured      the time that it takes, where the budget is one of time (gdws.planning.plan.Measured); else None.
-    tensor_cores  whether it was planned for them, in sizes that fill their blocks (gdws.planning.choose.fills_blocks).
+    tensor_cores  whether it was planned for them, in sizes that fill their blocks (gdws.planning.methods.fills_blocks).
     objective     what must be kept of the outputs (gdws.objectives).
     inputs        the tensors that the network is called with (gdws.planning.plan.Input); empty in plans that did not note them.
     others        convolutions of other kinds than nn.Conv2d, by name, and why they stay as they are.
-    fidelity      what it cost, where there was data to see that on (gdws.planning.fidelity); else None.
+    fidelity      what it cost, where there was data to see that on (gdws.planning.fidelity_records); else None.
 
     >>> import gdws
     >>> model, images = gdws.models.embedded(), gdws.data.load("demo", "train").take(4)

@@ -12,24 +12,25 @@ import torch
 from torch import Tensor, nn
 
 from gdws.calibration.collect import collect_statistics, find, gather_inputs, replaceable, settle
-from gdws.calibration.method import Calibrated, Method, Paper, Uniform
+from gdws.calibration.method import AUTO, Calibrated, Method, Paper, Uniform
 from gdws.calibration.sensitivity import sensitivity
 from gdws.calibration.statistics import Statistics
 from gdws.core.checks import ASKED, AnyBatches, Batches, check_repeatable, check_weights
 from gdws.core.errors import GdwsError
 from gdws.core.execution import evaluating, placement
 from gdws.core.hashing import sample_hashes
-from gdws.core.inputs import place
+from gdws.core.inputs import place, repeat_first
 from gdws.core.sites import Site, other_convolutions
 from gdws.core.version import __version__
 from gdws.objectives import Classes
 from gdws.planning import cost
 from gdws.planning.budgets import Beta, Budget, Latency, Speedup
-from gdws.planning.choose import Choice, choose_calibrated, choose_lego, choose_uniform
 from gdws.planning.latency.measure import measure_latencies
 from gdws.planning.latency.search import closest_within, search_plans
 from gdws.planning.latency.table import Latencies, LatencyTable
 from gdws.planning.latency.target import Target, check_device, for_tensor_cores
+from gdws.planning.latency.variant_files import VariantFiles
+from gdws.planning.methods import Choice, choose_calibrated, choose_lego, choose_uniform
 from gdws.planning.plan import NO_GAIN, LayerPlan, Plan, describe_inputs
 from gdws.structures import select_structures
 
@@ -81,12 +82,14 @@ def plan_within(
         attack = statistics.attack
         structures = select_structures(method.structures)
         if candidates and isinstance(budget, Latency | Speedup):
+            wanted = target.target if isinstance(target, LatencyTable) else target or Target()
+            files = VariantFiles(model, repeat_first(statistics.images, wanted.batch))
             table = (
                 target
                 if isinstance(target, LatencyTable)
-                else measure_latencies(model, candidates, structures, statistics, target or Target(), cache)
+                else measure_latencies(model, candidates, structures, statistics, wanted, cache, files)
             )
-            found = search_plans(model, candidates, structures, statistics, budget, table)
+            found = search_plans(model, candidates, structures, statistics, budget, table, files)
             choices, measured = closest_within(found, budget)
             latencies = table.engines[measured.engine]
         elif candidates:
@@ -103,6 +106,7 @@ def plan_within(
         if candidates:
             choices = choose_lego(candidates, _alphas(model, images, labels, given, method, seed), budget)
     else:
+        attack = None if method.attack == AUTO else method.settled_attack
         if candidates:
             choices = choose_uniform(candidates, budget)
     plan = Plan(

@@ -16,11 +16,11 @@ from gdws.reproduce.tables import grid, html, leaderboard, markdown
 NOTES = "notes.toml"
 HEAD = """# The paper's tables and figures
 
-Made by `gdws reproduce` from the records in this folder, one for each row ([how](../../how-to/reproduce.md)).
+Made by `gdws reproduce` ([how](../../how-to/reproduce.md)). Each row that was measured has a record in the folder `rows`.
 
 Every network has the size that the paper prints, with β found exactly. FPS are single images through eager PyTorch, in the
-paper on a Jetson Xavier. In brackets: the change beside the network that it was made of, on the same images. `auto` is the
-calibrated method of this project, tuned for ten epochs where it says so.
+paper on a Jetson Xavier. In brackets: the change against the network that it was made of, on the same images. `auto` is the
+calibrated method of this project, tuned where it says so.
 """
 STYLE = "body{font:15px system-ui;margin:2em}table{border-collapse:collapse}td,th{border:1px solid #ccc;padding:.2em .5em}"
 

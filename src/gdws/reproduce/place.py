@@ -1,6 +1,6 @@
-"""Where steps are done: a folder of artefacts, the data, the device; and what every step is.
+"""Where steps are done: a folder of artifacts, the data, the device; and what every step is.
 
-OUT/steps/KEY/           an artefact: record.json, written last, and files. KEY has a hash of everything that decides it
+OUT/steps/KEY/           an artifact: record.json, written last, and files. KEY has a hash of everything that decides it
 OUT/steps/KEY/error.txt  why a step failed; it is tried again by the next start
 OUT/locks/               who has taken which step; nobody holds the lock of a process that was killed
 OUT/logs/                what the workers did, and when
@@ -43,7 +43,7 @@ PICTURES, PICTURE_SIDE = 60, 48
 
 @dataclass(frozen=True)
 class Place:
-    """out: of artefacts; data: names for gdws.data.load, by "cifar10", "svhn", "imagenet"; weights: folders that may hold files
+    """out: of artifacts; data: names for gdws.data.load, by "cifar10", "svhn", "imagenet"; weights: folders that may hold files
     of weights; commit and command: for the records."""
 
     out: Path

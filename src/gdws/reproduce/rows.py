@@ -156,7 +156,7 @@ class _Lines:
     def _tuned(self, line: Line, numbers: dict[str, float], taught: bool) -> Line:
         assert isinstance(line.network, Compressed)
         scale, device = self.place.scale, self.place.device.type
-        recipe = scale.tuning(self.row.data, device, self.place.seed)
+        recipe = scale.tuning(self.row.data, device, self.place.seed, taught)
         network = Tuned(line.network, recipe, taught, scale.trained_on)
         again = partial(self._line, f"{line.title}, tuned", line.tables, line.method, network, numbers)
         return again(match=line.match, beside=line.beside or line.name, tuned=True, reference=line.reference)

@@ -82,7 +82,7 @@ def reproduce(
     """Make rows of the paper's tables and figures, and the pages that show them.
 
     tables      names of gdws.reproduce.paper, or "all".
-    out         folder for artefacts, records (rows/) and pages.
+    out         folder for artifacts, records (rows/) and pages.
     scale_name  "smoke", "fast" or "paper" (gdws.reproduce.scales).
     data        "cifar10:DIR", "svhn:DIR", "imagefolder:DIR" of ImageNet. A smoke test needs none.
     weights     folders that may hold files of weights that paper.toml names.

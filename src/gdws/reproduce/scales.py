@@ -1,7 +1,8 @@
 """How large everything is: `smoke` tries it all in seconds, `fast` trains for tens of epochs, `paper` does as the paper did.
 
-The paper judges by the last of 100 steps of 1/255 from one random start. `fast` takes the same steps and counts an image as
-wrong as soon as one of them is: that is never weaker, and about twice as fast.
+The paper prints no step size for its evaluation. Its authors' public script judges by the last of 100 steps of 1/255 from one
+random start, and `paper` does so. `fast` takes the same steps and counts an image as wrong as soon as one of them is: that is
+never weaker, and about twice as fast. It judges the first 2,000 images where `paper` judges all.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from torch import nn
 
 from gdws.attacks import BIM, FGSM, MSD, PGD, Attack, AutoAttack, DeepFool
-from gdws.calibration.method import ATTACK
 from gdws.core.errors import GdwsError
 from gdws.deploy.benchmark import PAPER
 from gdws.models import zoo
@@ -24,6 +24,8 @@ from gdws.training.pruning.recipes import NearbyPGD
 
 Columns = tuple[tuple[str, Attack], ...]
 """What an evaluation finds beside natural accuracy: names of columns, and their attacks."""
+CALIBRATION = {"": PGD(steps=7), "imagenet": PGD(eps=4 / 255, step=1 / 255, steps=4)}
+"""How the paper attacks the images that it calibrates on, by data; "" for all others."""
 NORMS = ("linf", "l2", "l1")
 _PUBLISHED = Recipe(batch=128, rate=0.1, schedule="cosine", nesterov=False, weight_decay=1e-4, average=0)
 RECIPES = {
@@ -46,6 +48,7 @@ class Scale:
     in_engines           whether networks are timed in an engine too.
     companions           networks beside whose last row the calibrated method is put, and our recipe; None for every row of all.
     trained_on           training images; None for all.
+    taught               epochs by which networks of the calibrated method are tuned; those of the paper have ten, as there.
     pruning              recipe of gdws.training by which networks are pruned.
     """
 
@@ -54,11 +57,12 @@ class Scale:
     images: dict[str, int] = field(default_factory=dict)
     batch: int = 10_000
     calibration: dict[str, int] = field(default_factory=lambda: {"": 1000, "imagenet": 5000})
-    calibration_attacks: dict[str, PGD] = field(default_factory=dict)
+    calibration_attacks: dict[str, PGD] = field(default_factory=lambda: CALIBRATION)
     passes: tuple[int, int] = PAPER
     in_engines: bool = True
     companions: tuple[str, ...] | None = None
     trained_on: int | None = None
+    taught: int = 10
     pruning: str = "fast"
 
     def images_of(self, evaluation: str, data: str) -> int:
@@ -67,7 +71,7 @@ class Scale:
 
     def calibrated_on(self, data: str) -> tuple[int, PGD]:
         """How many training images a network is calibrated on, and how they are attacked."""
-        attack = self.calibration_attacks.get(data, self.calibration_attacks.get("", ATTACK))
+        attack = self.calibration_attacks.get(data, self.calibration_attacks[""])
         return self.calibration.get(data, self.calibration[""]), attack
 
     def has_company(self, source: str, is_last: bool) -> bool:
@@ -103,9 +107,9 @@ class Scale:
         made = pruning_for(method, "demo", keep=keep, prune_epochs=1, epochs=1, batch=20, steps=1, seed=seed)
         return replace(made, periods=1) if isinstance(made, Admm) else made
 
-    def tuning(self, data: str, device: str, seed: int) -> Recipe:
-        """Ten epochs, as in the paper."""
-        made = recipe_for(f"{data}:", device, "tune", seed=seed)
+    def tuning(self, data: str, device: str, seed: int, taught: bool) -> Recipe:
+        """How the paper tunes its networks on labels, or we those of the calibrated method, which the original teaches."""
+        made = replace(recipe_for(f"{data}:", device, "tune", seed=seed), epochs=self.taught if taught else 10)
         return replace(made, epochs=1, batch=20, attack=PGD(steps=1)) if self.is_smoke else made
 
 
@@ -120,13 +124,13 @@ def small_network(classes: int) -> nn.Module:
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, classes))
 
 
-def _attacks(early_exit: bool) -> dict[str, Columns]:
+def _attacks(early_exit: bool, restarts: int) -> dict[str, Columns]:
     union = {"linf": (0.03, 0.003, 100), "l2": (0.5, 0.01, 500), "l1": (12.0, 1.0, 100)}
     return {
         "pgd": (("robust", PGD(steps=100, step=1 / 255, early_exit=early_exit)),),
         "imagenet": (("robust", PGD(eps=4 / 255, step=1 / 255, steps=50, early_exit=early_exit)),),
         "union": tuple(
-            (norm, PGD(norm=norm, eps=eps, step=step, steps=steps, restarts=10, early_exit=True))
+            (norm, PGD(norm=norm, eps=eps, step=step, steps=steps, restarts=restarts, early_exit=True))
             for norm, (eps, step, steps) in union.items()
         ),
         "classic": (("fgsm", FGSM()), ("bim", BIM()), ("deepfool", DeepFool())),
@@ -135,7 +139,6 @@ def _attacks(early_exit: bool) -> dict[str, Columns]:
     }
 
 
-_IMAGENET = {"imagenet": PGD(eps=4 / 255, step=1 / 255, steps=4)}
 SCALES: dict[str, Callable[[], Scale]] = {
     "smoke": lambda: Scale(
         name="smoke",
@@ -158,16 +161,15 @@ SCALES: dict[str, Callable[[], Scale]] = {
     ),
     "fast": lambda: Scale(
         name="fast",
-        attacks=_attacks(early_exit=True),
-        images={"": 10_000, "svhn": 5_000, "imagenet": 10_000, "union": 1000},
-        calibration_attacks=_IMAGENET,
-        passes=(50, 300),
+        attacks=_attacks(early_exit=True, restarts=2),
+        images={"": 2000, "autoattack": 10_000, "union": 500},
+        passes=(20, 100),
+        taught=4,
     ),
     "paper": lambda: Scale(
         name="paper",
-        attacks=_attacks(early_exit=False),
+        attacks=_attacks(early_exit=False, restarts=10),
         images={"": 10_000, "svhn": 26_032, "imagenet": 50_000, "union": 1000},
-        calibration_attacks=_IMAGENET,
         pruning="paper",
     ),
 }

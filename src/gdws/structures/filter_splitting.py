@@ -31,9 +31,12 @@ from gdws.structures import metric
 
 Axes = tuple[int, ...]
 
-WIDER, STEPS, DRAFT_STEPS = 3, 20, 8
-"""`refine` looks among this many times the filters, by so many steps of L-BFGS; the last for drafts, which lose up to a tenth
-more in half of the time."""
+WIDER, STEPS, DRAFT_STEPS = 3, 20, 4
+"""`refine` looks among this many times the filters, by so many steps of L-BFGS; the last for drafts, which tell how large a
+loss is, and take a quarter of the time."""
+
+NEGLIGIBLE = 1e-10
+"""The share of the first filter's energy below which a filter is rounding."""
 
 KRONECKER_STEPS = 3
 """Alternations toward the nearest Kronecker product; it converges like a power iteration on an all but rank-one matrix."""
@@ -145,13 +148,14 @@ def refine(equations: Equations, gradient: Tensor, size: int, rank: int, steps: 
 
     first = torch.eye(rank, size, device=gradient.device)
     with torch.no_grad():
-        curvature = explain(first)[2]
+        *at_first, curvature = explain(first)
     lengths = curvature.clamp_min(1e-6 * float(curvature.max())).sqrt()[:, None]
     found = (lengths * first).requires_grad_(True)
 
     @torch.no_grad()
     def loss_and_gradient() -> Tensor:
-        explained, slope, _ = explain(found.detach() / lengths)
+        # The search asks first for what is known already: the start.
+        explained, slope = (at_first.pop(0), at_first.pop(0)) if at_first else explain(found.detach() / lengths)[:2]
         found.grad = -slope / lengths
         return -explained
 
@@ -224,11 +228,10 @@ def _leading_filters(weight: Tensor, parts: Tensor, gradient: Tensor, axes: Axes
         vectors = torch.linalg.eigh(seen.T @ seen).eigenvectors.flip(1)[:, :limit]
         filters = torch.linalg.solve_triangular(triangle.T, vectors, upper=True).T
     else:
-        vectors = torch.linalg.eigh(tall @ first @ tall.T).eigenvectors.flip(1)[:, :limit]
-        filters = vectors.T @ tall
-    lengths = filters.norm(dim=1, keepdim=True)
-    useful = lengths[:, 0] > 1e-9 * lengths.max()
-    unit: Tensor = (filters / lengths.clamp_min(torch.finfo(filters.dtype).tiny))[useful]
+        values, vectors = torch.linalg.eigh(tall @ first @ tall.T)
+        needed = values > NEGLIGIBLE * values[-1]  # the others are combinations of these, to rounding
+        filters = vectors[:, needed].flip(1)[:, :limit].T @ tall
+    unit: Tensor = filters / filters.norm(dim=1, keepdim=True).clamp_min(torch.finfo(filters.dtype).tiny)
     return unit
 
 

@@ -13,6 +13,7 @@ from gdws.structures import kernel_elimination
 from gdws.structures.base import Curve, Metric, Structure
 from gdws.structures.layers import FactoredConv2d, GDWSConv2d
 from gdws.structures.mego_lego import Factors, assemble
+from gdws.structures.scaling import within_range
 
 GRAINS = {256: 16, 64: 8}
 """Steps between numbers of kernels, for curves of at least so many: engines run a depthwise convolution well only where its
@@ -106,5 +107,5 @@ def _joined(conv: nn.Conv2d, per_group: Tensor, parts: list[tuple[Tensor, Tensor
         left[group, channels, :, level] = mix.T
         right[group, channels, level] = kernels
     kernel = (conv.kernel_size[0], conv.kernel_size[1])
-    factors = left.flatten(0, 1), right.flatten(0, 1)
-    return assemble(per_group.flatten(), *factors, kernel, conv.groups, conv.weight.dtype, float("nan"))
+    kernels, columns = within_range(right.flatten(0, 1), left.flatten(0, 1).mT, conv.weight.dtype)
+    return assemble(per_group.flatten(), columns.mT, kernels, kernel, conv.groups, conv.weight.dtype, float("nan"))

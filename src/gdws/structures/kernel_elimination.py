@@ -66,7 +66,8 @@ class Curve:
 def curve(weight: Tensor, moment: Tensor, gradient: Tensor) -> Curve:
     """Candidates, and their backward elimination: the kernels whose loss after refitting the others is least go first.
 
-    Greedy (a few percent of what is left in each round, then scores anew), so an upper bound on the best loss for each G.
+    Greedy (a few percent of what is left in each round, then scores anew), so an upper bound on the best loss for each G in
+    the pool. Candidates that are not in it go at once: what that loses is exact, and shared among them by their energies.
     Costs one inverse of S for the pool, and as much again.
     """
     kernels, energies = candidate_kernels(weight, moment, gradient)
@@ -115,10 +116,11 @@ def _pool(
     projected = (kernels @ seen.T.reshape(channels, taps, -1)).flatten(0, 1)[number]
     inverse = torch.cholesky_inverse(torch.linalg.cholesky(projected))
     flat = weight.flatten(1)
-    cross = flat @ seen.T
+    wanted = flat @ moment
+    cross = (wanted.view(-1, channels, taps).transpose(0, 1) @ kernels.mT).transpose(0, 1).flatten(1)[:, number]
     mix = cross @ inverse
     felt = gradient @ mix
-    lost = ((gradient @ flat) * (flat @ moment)).sum() - (felt * cross).sum()
+    lost = ((gradient @ flat) * wanted).sum() - (felt * cross).sum()
     return inverse, mix, felt, max(float(lost), 0.0)
 
 

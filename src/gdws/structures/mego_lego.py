@@ -24,11 +24,11 @@ import torch
 from torch import Tensor
 
 from gdws.core.errors import GdwsError
-from gdws.structures.scaling import exponent_of, times_two_to, within_range
+from gdws.structures.scaling import are_held, exponent_of, times_two_to, within_range
 
 Triplets = tuple[Tensor, Tensor, Tensor, Tensor, int]
-"""Of the weights over 2^e, whose squares are numbers whatever their scale: the blocks W_c, and their singular value
-decompositions sigma^2, U sigma, V^T (`channel_svd`); and e."""
+"""Of the weights over 2^e, whose squares are numbers in float64: the blocks W_c, and their singular value decompositions
+sigma^2, U sigma, V^T (`channel_svd`); and e."""
 
 
 @dataclass(frozen=True)
@@ -189,27 +189,26 @@ def _cut(triplets: Triplets, g: Tensor, error: float, weight: Tensor, groups: in
     rank = (energy > 0).sum(1)
     g = torch.minimum(g.to(rank), rank)
     left, right = _sparse_where_free(blocks, (g == rank) & (g > 0), rank, left, right)
+    # Kernels and columns have norm 1 or that of a product. Of ordinary weights they are left alone, without a pass over them.
+    norms = torch.cat([energy[energy > 0].sqrt(), energy.new_ones(1)])
+    largest = torch.cat([norms, norms / max(blocks.shape[1:]) ** 0.5])
+    if exponent or not bool(are_held(largest, weight.dtype).all()):
+        right, columns = within_range(right, left.mT, weight.dtype, exponent)
+        left = columns.mT
     kernel = (weight.shape[2], weight.shape[3])
-    return assemble(g, left, right, kernel, groups, weight.dtype, error, exponent)
+    return assemble(g, left, right, kernel, groups, weight.dtype, error)
 
 
 def assemble(
-    g: Tensor,
-    left: Tensor,
-    right: Tensor,
-    kernel: tuple[int, int],
-    groups: int,
-    dtype: torch.dtype,
-    error: float,
-    exponent: int = 0,
+    g: Tensor, left: Tensor, right: Tensor, kernel: tuple[int, int], groups: int, dtype: torch.dtype, error: float
 ) -> Factors:
-    """Factors from the leading g_c columns of left (C, M / groups, R) 2^exponent and rows of right (C, R, K), by channels.
+    """Factors from the leading g_c columns of left (C, M / groups, R) and rows of right (C, R, K), channel by channel.
 
     Groups with fewer kernels than the largest are filled with zero kernels of their first channel.
     """
     channels_per_group = len(g) // groups
     kept = torch.arange(right.shape[1], device=g.device) < g[:, None]
-    depthwise, columns = within_range(right[kept], left.transpose(1, 2)[kept], dtype, exponent)
+    depthwise, columns = right[kept], left.mT[kept]
     channels = torch.arange(len(g), device=g.device).repeat_interleave(g)
     if groups > 1:
         sizes = g.view(groups, -1).sum(1)
@@ -239,15 +238,17 @@ def assemble(
 
 
 def _triplets(weight: Tensor, groups: int) -> Triplets:
-    blocks, _ = channel_blocks(weight, groups)
-    exponent = exponent_of(blocks)
-    blocks = times_two_to(blocks, -exponent)
+    blocks = channel_blocks(weight, groups)
+    exponent = 0
+    if weight.dtype == torch.float64:  # the squares of shorter types are numbers as they are: no pass over the weights
+        exponent = exponent_of(weight)
+        blocks = times_two_to(blocks, -exponent)
     return (blocks, *channel_svd(blocks, _tolerance(weight.dtype)), exponent)
 
 
 def _spectrum(triplets: Triplets, alpha: Tensor | None, groups: int) -> Spectrum:
     """Of alpha_c sigma_{i,c}^2, what each kernel is worth."""
-    _, energy, _, _, exponent = triplets
+    blocks, energy, _, _, exponent = triplets
     scale = 0
     if alpha is not None:
         real = not alpha.is_complex() and not alpha.is_meta and alpha.layout == torch.strided
@@ -257,23 +258,20 @@ def _spectrum(triplets: Triplets, alpha: Tensor | None, groups: int) -> Spectrum
         energy = energy * times_two_to(alpha.to(energy), -scale)[:, None]
     spectrum = replace(rank_kernels(energy, groups), exponent=2 * exponent + scale)
     if not bool(spectrum.errors.isfinite().all()):
-        raise GdwsError(f"weights reach 2^{exponent}: expected smaller ones, of which squares can be added up in float64")
+        reached = exponent + exponent_of(blocks)
+        raise GdwsError(f"weights reach 2^{reached}: expected smaller ones, of which squares can be added up in float64")
     return spectrum
 
 
-def channel_blocks(weight: Tensor, groups: int = 1) -> tuple[Tensor, tuple[int, int]]:
-    """The matrices W_c as one float64 tensor (C, M / groups, kh * kw), and (kh, kw)."""
+def channel_blocks(weight: Tensor, groups: int = 1) -> Tensor:
+    """The matrices W_c as one float64 tensor (C, M / groups, kh * kw)."""
     if weight.ndim != 4 or not _holds_floats(weight) or 0 in weight.shape:
         raise GdwsError(f"weight is {weight.dtype} {tuple(weight.shape)}: expected floats (out, in, kh, kw)")
     if groups < 1 or len(weight) % groups:
         raise GdwsError(f"weight has {len(weight)} outputs: expected a multiple of groups = {groups}, at least 1")
-    if not bool(weight.isfinite().all()):
-        raise GdwsError("weight holds NaN or infinite values: expected finite numbers")
     outputs, inputs, kh, kw = weight.shape
     blocks = weight.detach().double().reshape(groups, outputs // groups, inputs, kh * kw)
-    # Stored tap by tap, so that the products over outputs run along memory.
-    stored = blocks.permute(0, 2, 3, 1).reshape(groups * inputs, kh * kw, outputs // groups)
-    return stored.mT, (kh, kw)
+    return blocks.permute(0, 2, 3, 1).reshape(groups * inputs, kh * kw, outputs // groups).mT
 
 
 def _holds_floats(weight: Tensor) -> bool:
@@ -291,17 +289,19 @@ def channel_svd(blocks: Tensor, tolerance: float) -> tuple[Tensor, Tensor, Tenso
     """
     tall = blocks.shape[1] >= blocks.shape[2]
     gram = _grams(blocks.mT) if tall else blocks @ blocks.mT
+    if not bool(gram.isfinite().all()):  # not the weights themselves, which would take four passes over them
+        raise GdwsError("weight holds NaN or infinite values: expected finite numbers")
     basis = torch.linalg.eigh(gram).eigenvectors.flip(2)
     basis = torch.where(basis.abs() > 1e-12, basis, 0)
     if tall:
         left, right = (basis.mT @ blocks.mT).mT, basis.mT
-        energy = (left.mT * left.mT).sum(2)
+        sigma = torch.linalg.vector_norm(left, dim=1)
     else:
         right = basis.mT @ blocks
         sigma = torch.linalg.vector_norm(right, dim=2)
-        energy = sigma.square()
         left = basis * sigma[:, None, :]
         right = right / torch.where(sigma > 0, sigma, 1)[:, :, None]
+    energy = sigma.square()
     return torch.where(energy > tolerance**2 * energy.amax(1, keepdim=True), energy, 0), left, right
 
 

@@ -4,6 +4,8 @@ and a product's factors to where their type holds both.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -21,18 +23,21 @@ def times_two_to(values: Tensor, power: int | Tensor) -> Tensor:
     return values
 
 
+def are_held(magnitudes: Tensor, dtype: torch.dtype, power: int = 0) -> Tensor:
+    """Which magnitudes 2^power the type holds, with all their digits and room for a factor of two."""
+    limits = torch.finfo(dtype)
+    low, high = (math.frexp(limit)[1] for limit in (limits.smallest_normal / limits.eps, limits.max))
+    exponents = torch.frexp(magnitudes).exponent.long() + power
+    return (exponents >= low) & (exponents < high)
+
+
 def within_range(filters: Tensor, mixing: Tensor, dtype: torch.dtype, power: int = 0) -> tuple[Tensor, Tensor]:
-    """The factors filters (N, a) and mixing (N, b) 2^power of N products, in float64, as the type can hold them.
+    """The factors filters (..., a) and mixing (..., b) 2^power of some products, in float64, as the type can hold them.
 
     Where one is too large for it, or so small that it would lose digits, powers of two move from one to the other.
     """
-    first, second = (torch.frexp(part.abs().amax(1)).exponent.long() for part in (filters, mixing))
-    second = second + power
-    limits = torch.finfo(dtype)
-    low, high = torch.frexp(
-        torch.tensor([limits.smallest_normal / limits.eps, limits.max], dtype=torch.float64)
-    ).exponent.tolist()
-    fits = (torch.minimum(first, second) >= low) & (torch.maximum(first, second) < high)
-    something = (filters != 0).any(1) & (mixing != 0).any(1)
-    moved = torch.where(something & ~fits, (second - first) // 2, 0)[:, None]
+    first, second = (part.abs().amax(-1) for part in (filters, mixing))
+    apart = torch.frexp(second).exponent.long() + power - torch.frexp(first).exponent
+    fits = are_held(first, dtype) & are_held(second, dtype, power)
+    moved = torch.where(fits | (first == 0) | (second == 0), 0, apart // 2)[..., None]
     return times_two_to(filters, moved), times_two_to(mixing, power - moved)

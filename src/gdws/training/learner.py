@@ -23,7 +23,7 @@ from gdws.core.execution import full_precision, own_copy, placement
 from gdws.data import Dataset
 from gdws.training.augment import crop_and_flip
 from gdws.training.batchnorm import share_batchnorm_statistics
-from gdws.training.objectives import Objective
+from gdws.training.losses import Loss
 from gdws.training.recipes import Recipe
 from gdws.training.schedules import SCHEDULES
 
@@ -35,11 +35,11 @@ class Learner:
     averaged  a copy that follows it, in eval mode: what is judged and kept.
     """
 
-    def __init__(self, model: nn.Module, data: Dataset, recipe: Recipe, objective: Objective, processes: ProcessGroup) -> None:
+    def __init__(self, model: nn.Module, data: Dataset, recipe: Recipe, loss: Loss, processes: ProcessGroup) -> None:
         if computed := [name for name, parameter in model.named_parameters() if not parameter.is_leaf]:
             raise GdwsError(f"{computed[0]} is computed from other tensors: expected parameters (torch.jit.trace makes others)")
         self.device, _ = placement(model)
-        self.model, self.recipe, self.objective, self.processes = model, recipe, objective, processes
+        self.model, self.recipe, self.loss, self.processes = model, recipe, loss, processes
         self.batch = min(recipe.batch, len(data.labels))
         if self.batch % processes.world:
             raise GdwsError(
@@ -87,7 +87,7 @@ class Learner:
             group["lr"] = rate
         self.optimizer.step()
         with torch.no_grad():
-            self.objective.constrain(self.model)
+            self.loss.constrain(self.model)
         self.done = epoch * self.steps + number + 1
         self._follow()
         return rate, found
@@ -155,7 +155,7 @@ class Learner:
     def _attack(self, start: Tensor, images: Tensor, labels: Tensor) -> tuple[Tensor]:
         self.model.eval()
         with torch.no_grad(), self.precision():
-            goal = self.objective.goal(self.model, images, labels)
+            goal = self.loss.goal(self.model, images, labels)
             return (ascend(self.strength.advance(self.model), images, goal, start, self.strength.steps),)
 
     def _gradients(self, attacked: Tensor, images: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
@@ -163,7 +163,7 @@ class Learner:
         self.model.train()
         parameters = list(self.parameters.values())
         with torch.enable_grad(), self.precision():
-            losses, logits = self.objective.losses(self.model, attacked, images, labels)
+            losses, logits = self.loss.losses(self.model, attacked, images, labels)
             loss = losses.sum() / self.batch
         with full_precision():  # what was rounded on the way there is rounded on the way back
             # A layer without kernels has no part in the losses.

@@ -25,8 +25,8 @@ from gdws.evaluation.compare import random_starts
 from gdws.evaluation.comparison import percent
 from gdws.planning.significance import paired_change
 from gdws.training.learner import Learner
-from gdws.training.objectives import Objective
-from gdws.training.recipes import OBJECTIVES, Recipe
+from gdws.training.losses import Loss
+from gdws.training.recipes import LOSSES, Recipe
 from gdws.training.runs import open_run
 
 NOISE = 0.5
@@ -62,7 +62,7 @@ def train(
     recipe: Recipe,
     folder: Path,
     *,
-    objective: Objective | None = None,
+    objective: Loss | None = None,
     before: bool = False,
     resume: bool = False,
     processes: ProcessGroup = SINGLE_PROCESS,
@@ -78,7 +78,7 @@ def train(
                         judge every epoch.
     recipe              of gdws.training.recipe, or of your own.
     folder              gets the log, the weights and a checkpoint after an epoch (gdws.training.runs).
-    objective           a loss of your own instead of recipe.loss (gdws.training.objectives.Objective).
+    objective           a loss of your own instead of recipe.loss (gdws.training.losses.Loss).
     before              judge the model as it was too, as epoch 0.
     resume              continue from the checkpoint in the folder.
     processes           several processes that share each batch; each is given the same arguments
@@ -100,7 +100,7 @@ def train(
     check_trainable(model, data, recipe)
     # The same images for every seed: those held back from a base are held back from what is tuned after it.
     rest, held = data.split(max(1, min(recipe.held, len(data.labels) // 5)))
-    objective = objective or OBJECTIVES[recipe.loss]()
+    objective = objective or LOSSES[recipe.loss]()
     identity = {
         "recipe": recipe.record(),
         "data": data_hash(data.images, data.labels),
@@ -143,8 +143,11 @@ def train(
 
 
 def in_memory(data: Dataset | Batches) -> Dataset:
-    """Images that are files are read once, and so are those of a DataLoader."""
-    return Dataset(data.name, data.images, data.labels) if isinstance(data, Dataset) else Dataset.from_batches("the data", data)
+    """Images as bytes: those that are files are read once, and so are those of a DataLoader."""
+    if not isinstance(data, Dataset):
+        return Dataset.from_batches("the data", data)
+    held = Dataset(data.name, data.images, data.labels)
+    return held if held.images.dtype == torch.uint8 else Dataset.from_batches(data.name, held)
 
 
 def check_trainable(model: nn.Module, data: Dataset, recipe: Recipe) -> None:

@@ -9,10 +9,10 @@ from typing import Any
 from gdws.attacks import MSD, PGD
 from gdws.core.checks import check_seed, is_count
 from gdws.core.errors import GdwsError
-from gdws.training.objectives import Objective, Robust, Trades
+from gdws.training.losses import Loss, Robust, Trades
 from gdws.training.schedules import SCHEDULES
 
-OBJECTIVES: dict[str, type[Objective]] = {"robust": Robust, "trades": Trades}
+LOSSES: dict[str, type[Loss]] = {"robust": Robust, "trades": Trades}
 PRECISIONS = ("float32", "bfloat16")
 KEEP = ("best", "last")
 
@@ -68,7 +68,7 @@ class Recipe:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        known = {"schedule": tuple(SCHEDULES), "loss": tuple(OBJECTIVES), "precision": PRECISIONS, "keep": KEEP}
+        known = {"schedule": tuple(SCHEDULES), "loss": tuple(LOSSES), "precision": PRECISIONS, "keep": KEEP}
         for name, choices in known.items():
             if getattr(self, name) not in choices:
                 raise GdwsError(f"{name} is {getattr(self, name)!r}: expected one of {', '.join(choices)}")

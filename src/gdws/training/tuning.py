@@ -15,7 +15,7 @@ from gdws.data import Dataset
 from gdws.structures.balance import balance, unbalance
 from gdws.structures.layers import FactoredConv2d
 from gdws.training.loop import Trained, in_memory, train
-from gdws.training.objectives import Taught
+from gdws.training.losses import Taught
 from gdws.training.recipes import Recipe
 
 NORMS = (nn.modules.batchnorm._BatchNorm, nn.GroupNorm, nn.LayerNorm)
@@ -38,7 +38,7 @@ def tune(
     recipe     such as gdws.training.recipe("tune").
     folder     as in gdws.train.
     teacher    usually the original network: the tuned one then learns to classify attacked images as the teacher does
-               (gdws.training.objectives.Taught), and recipe.loss is not used.
+               (gdws.training.losses.Taught), and recipe.loss is not used.
     resume     continue from the checkpoint in the folder.
     processes  as in gdws.train.
 
@@ -61,8 +61,8 @@ def tune(
     if teacher is not None:
         teacher = own_copy(teacher).eval().requires_grad_(False)
         _check_same_classes(model, teacher, data)
-    objective = None if teacher is None else Taught(teacher)
-    trained = train(moving, data, recipe, folder, objective=objective, before=True, resume=resume, processes=processes)
+    loss = None if teacher is None else Taught(teacher)
+    trained = train(moving, data, recipe, folder, objective=loss, before=True, resume=resume, processes=processes)
     unbalance(trained.model, scales)
     for before, after in zip(model.parameters(), trained.model.parameters(), strict=True):
         after.requires_grad_(before.requires_grad)

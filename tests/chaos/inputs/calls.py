@@ -93,6 +93,9 @@ def _calls() -> Iterator[Call]:
         "train": lambda x: gdws.train(_net(), [(x, labels())], _recipe(), Path("trained")),
         "from_batches": lambda x: data.Dataset.from_batches("own", [(x, labels())]),
         "red_flags": lambda x: gdws.red_flags(_compared(), {"a": _net()}, [(x, labels())], [ATTACK]),
+        "plan of a dataset": lambda x: gdws.plan(_net(), data.Dataset("own", x, labels()), gdws.Macs(0.5), uniform),
+        "evaluate a dataset": lambda x: gdws.evaluate(_net(), data.Dataset("own", x, labels()), ATTACK),
+        "train on a dataset": lambda x: gdws.train(_net(), data.Dataset("own", x, labels()), _recipe(), Path("trained")),
     }
     for name, call in with_images.items():
         # What is called like any module or function may fail like one.
@@ -277,6 +280,12 @@ def _fits(call: str, value: Value) -> bool:
         return True  # what is made of an edited plan is checked by what comes of it
     if kind in FREE and value not in PATHS:
         return True
+    if call in ANY_RANGE and value.name in ("negative", "above", "pixels"):
+        return True  # of a classifier that is not attacked; others may normalize before
+    if call.endswith("dataset of images") and value.name == "bytes":
+        return True
+    if call == "dataset images":
+        return value.name in ANY_VALUES
     if call in ("to_onnx of images", "Plan.from_json", "from_batches of images", "from_batches of labels", "dataset labels"):
         return value.name in ("gray", "last", "above", "far", "text")
     if kind in ("save", "export", "quantize", "train", "evaluate"):
@@ -284,6 +293,10 @@ def _fits(call: str, value: Value) -> bool:
     return value.name == "upper"
 
 
+ANY_RANGE = tuple(f"{call} of images" for call in ("calibrate", "plan", "compress", "check", "report", "plan of a dataset"))
+"""What does not attack, and so takes images of any range."""
+ANY_VALUES = ("nan", "infinite", "negative", "above", "pixels", "integers", "bools", "gray", "last", "flat")
+"""What a data set keeps as it is, since samples may be anything: whoever takes its batches looks at them."""
 FREE = ("loaded", "run", "bench", "compile", "network_cost", "save", "load", "apply")
 """What does not look at values, or whose argument may be like any module's or function's."""
 

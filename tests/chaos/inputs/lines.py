@@ -36,7 +36,7 @@ def options() -> Iterator[Line]:
                     yield Line(tuple(_with(arguments, option, kind, value)), must)
         yield Line((*arguments, "--nothing"), True)
         yield Line((*arguments, "more", "and more", "--json"), True)
-        if arguments[0] not in ("demo", "inspect"):
+        if arguments[0] not in ("demo", "inspect", "reproduce"):  # which do without
             yield Line((arguments[0],), True)
 
 
@@ -171,7 +171,8 @@ def no_network() -> Iterator[Line]:
     """Every kind of code that gives no network, or a strange one, in every command that runs it."""
     for name, (_, must) in CODE.items():
         for arguments in CALLS:
-            used = name != "no class" or arguments[0] not in ("inspect", "bench")  # which do without logits
+            # Which do without logits, and make images of as many channels as it takes.
+            used = name not in ("no class", "one channel") or arguments[0] not in ("inspect", "bench")
             yield Line(tuple(f"{name}.py:net" if word == "CODE" else word for word in arguments), must and used)
 
 

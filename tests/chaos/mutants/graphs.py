@@ -13,6 +13,7 @@ from chaos.mutants.bytewise import bytewise
 OPERATORS = (
     *("Add", "Relu", "Conv", "Gemm", "Gather", "Resize", "Loop", "If", "Identity", "Softmax", "Pow", "Reshape", "Expand"),
     *("Tile", "Range", "ConstantOfShape", "Split", "Pad", "Clip", "Max", "Xyz", "Concat", "MaxPool", "QuantizeLinear"),
+    *("NonZero", "NonMaxSuppression", "Compress", "Unique", "Shape", "Slice"),
 )
 NUMBERS = (-1, 0, 1, 2, 3, 7, 255, 10**6, 10**9, 2**40, 2**62, -(2**40))
 

@@ -19,6 +19,9 @@ from chaos.case import Case, Wrong, command
 from chaos.material import whole
 from chaos.mutants.sources import by_command
 from gdws import models
+from gdws.core.errors import GdwsError
+from gdws.deploy.onnx.straight_through import StraightThrough
+from gdws.evaluation.deployed import deployed_file
 
 CLOSE = 1e-3
 
@@ -154,26 +157,39 @@ def onnx(case: Case, content: bytes, source: str) -> None:
             loaded = gdws.load(folder)
             with torch.no_grad():
                 found = loaded(material.images()[:4])
-    _check_answer(found, content, source)
+    outputs = list(found.values()) if isinstance(found, dict) else [found]
+    _check_answer(outputs, content, source)
+    if len(outputs) != 1 or outputs[0].ndim != 2 or len(outputs[0]) != 4:
+        _check_unjudged(path)
 
 
-def _check_answer(found: Any, content: bytes, source: str) -> None:
+def _check_answer(found: list[Tensor], content: bytes, source: str) -> None:
     """What came out is what ONNX Runtime gives; where that refuses the file, what the whole file gives."""
-    if not isinstance(found, Tensor) or found.ndim != 2 or len(found) != 4:
-        raise Wrong(
-            f"the file gives {tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__}: expected logits"
-        )
-    wanted = by_onnx_runtime(content)
-    if wanted is None:
-        wanted = by_onnx_runtime(whole(source))
-    if wanted is None or found.shape != wanted.shape:
-        raise Wrong(f"the file gives {tuple(found.shape)}: ONNX Runtime {None if wanted is None else tuple(wanted.shape)}")
-    scale = max(1.0, float(wanted.nan_to_num().abs().max()))
-    if not torch.allclose(found.double(), wanted.double(), atol=CLOSE * scale, rtol=CLOSE, equal_nan=True):
-        raise Wrong(f"the file gives {found.flatten()[:4].tolist()}: ONNX Runtime {wanted.flatten()[:4].tolist()}")
+    wanted = by_onnx_runtime(content) or by_onnx_runtime(whole(source)) or []
+    given, expected = ([tuple(value.shape) for value in values] for values in (found, wanted))
+    if given != expected:
+        raise Wrong(f"the file gives {given}: ONNX Runtime {expected}")
+    for own, other in zip(found, wanted, strict=True):
+        scale = max(1.0, float(other.double().nan_to_num().abs().max())) if other.numel() else 1.0
+        if not torch.allclose(own.double(), other.double(), atol=CLOSE * scale, rtol=CLOSE, equal_nan=True):
+            raise Wrong(f"the file gives {own.flatten()[:4].tolist()}: ONNX Runtime {other.flatten()[:4].tolist()}")
 
 
-def by_onnx_runtime(content: bytes) -> Tensor | None:
+def _check_unjudged(path: Path) -> None:
+    """What gives no logits has no accuracy, neither as a network nor beside the one that it was made of."""
+    images, labels = material.images()[:4], torch.arange(4)
+    for judge in (
+        lambda: gdws.evaluate(StraightThrough(path), [(images, labels)]),
+        lambda: deployed_file(path, "it").run(images),
+    ):
+        try:
+            judged = judge()
+        except GdwsError:
+            continue
+        raise Wrong(f"what gives no logits was judged: {judged}")
+
+
+def by_onnx_runtime(content: bytes) -> list[Tensor] | None:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -182,6 +198,6 @@ def by_onnx_runtime(content: bytes) -> Tensor | None:
     try:
         session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
         outputs = session.run(None, {session.get_inputs()[0].name: material.images()[:4].numpy()})
-        return torch.from_numpy(outputs[0])
+        return [torch.from_numpy(output) for output in outputs]
     except Exception:  # it refuses in ways of its own
         return None

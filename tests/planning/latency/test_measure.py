@@ -1,16 +1,22 @@
 """Times by layer, from real engines; and kept."""
 
+import contextlib
 import dataclasses
 import json
 import re
 
+import numpy as np
 import pytest
 
-from gdws.core.errors import GdwsError
-from gdws.planning.latency import measure, measure_cpu
+import gdws
+from gdws.core.errors import GdwsError, OutOfReach
+from gdws.deploy.runtimes import NodeTime
+from gdws.planning.latency import measure, measure_cpu, variant_files
 from gdws.planning.latency.measure import measure_latencies
 from gdws.planning.latency.table import LatencyTable
 from gdws.planning.latency.target import Target
+from gdws.planning.methods import Choice
+from gdws.structures import STRUCTURES
 
 ENGINES = ("onnxruntime", "openvino")
 
@@ -32,6 +38,21 @@ def test_every_layer_of_a_real_network_has_its_time(residual, table, precision, 
                 assert all(size > 0 and seconds > 0 for size, seconds in points)
                 assert [size for size, _ in points] == sorted({size for size, _ in points})
     assert table.reference[1] == min(table.reference[1], *(found.total for found in table.engines.values()))
+
+
+def test_only_the_dense_network_is_exported(residual, monkeypatch):
+    """Bug: so was every network that is timed, at seconds each."""
+    exported = []
+
+    def count(network, *rest, plain=variant_files.to_onnx):
+        exported.append(network)
+        plain(network, *rest)
+
+    monkeypatch.setattr(variant_files, "to_onnx", count)
+    monkeypatch.setattr(measure_cpu, "SHARES", (0.1, 0.4))
+    monkeypatch.setattr(measure_cpu, "TURNS", 8)
+    measure_latencies(*residual, Target("onnxruntime", threads=1))
+    assert len(exported) == 1
 
 
 def test_a_timetable_is_kept_and_a_damaged_one_is_taken_again(residual, table, tmp_path, monkeypatch):
@@ -126,3 +147,47 @@ def test_a_timetable_of_other_versions_is_not_used(residual, monkeypatch):
         monkeypatch.setattr(f"{package}.__version__", "0.0")
         keys.add(measure._key(*residual, Target()))
     assert len(keys) == 4
+
+
+def test_networks_whose_times_are_known_leave_the_turns_to_others():
+    """And the dense network stays as long as it is compared with another one in its engine."""
+    base = [1.0 + 0.3 * (turn % 3) for turn in range(10)]  # a machine that is slow now and then
+    steady, noisy = [0.5 * seconds for seconds in base], [0.5 + 0.1 * (turn % 4) for turn in range(10)]
+    totals = {("a", 0): base, ("a", 1): steady, ("a", 2): noisy, ("b", 0): base, ("b", 1): steady, ("torch", 0): base}
+    assert measure_cpu._unknown(list(totals), totals) == [("a", 0), ("a", 2)]
+    assert measure_cpu._unknown([("b", 0), ("b", 1)], totals) == []
+
+
+def test_a_network_of_fewer_turns_is_compared_with_the_same_turns_of_the_dense_one():
+    def passes(seconds):
+        return [[NodeTime("layer", "Conv", taken)] for taken in seconds]
+
+    dense, names = [1.0, 1.0, 1.0, 4.0, 4.0, 4.0, 4.0], [{"layer": {"layer"}}] * 2
+    found = measure_cpu.latencies_of_passes(
+        10.0,
+        [np.array(dense), np.array([0.5, 0.5, 0.5])],
+        [passes(dense), passes([0.5, 0.5, 0.5])],
+        names,
+        [{"layer": Choice(STRUCTURES["vertical"], 4, (4,), 0.0)}],
+        ["layer"],
+        1,
+    )
+    assert found.layers == {"layer": pytest.approx(10.0)}
+    assert found.points["layer"]["vertical"] == [(4, pytest.approx(5.0))]
+
+
+def test_a_plan_exports_the_dense_network_once(residual, monkeypatch):
+    """It was exported again for the plans that are run, after those of the latency table."""
+    exported = []
+
+    def count(network, *rest, plain=variant_files.to_onnx):
+        exported.append(network)
+        plain(network, *rest)
+
+    monkeypatch.setattr(variant_files, "to_onnx", count)
+    monkeypatch.setattr(measure_cpu, "SHARES", (0.2,))
+    monkeypatch.setattr(measure_cpu, "TURNS", 8)
+    model, _, _, statistics = residual
+    with contextlib.suppress(OutOfReach):  # after plans ran, which is all that matters here
+        gdws.plan(model, statistics, gdws.Latency(0.9), target=Target("onnxruntime", threads=1))
+    assert len(exported) == 1

@@ -9,9 +9,9 @@ from torch import nn
 
 from gdws.deploy.onnx.export import to_onnx
 from gdws.deploy.runtimes import OnnxRuntime
-from gdws.planning.choose import Choice
 from gdws.planning.latency.variant_files import VariantFiles, with_factored_layers
 from gdws.planning.latency.variants import with_noise_weights
+from gdws.planning.methods import Choice
 from gdws.structures import STRUCTURES
 
 

@@ -4,8 +4,8 @@ import math
 
 import torch
 
-from gdws.planning.choose import Choice
 from gdws.planning.latency.variants import with_noise_weights
+from gdws.planning.methods import Choice
 from gdws.structures import STRUCTURES
 
 

@@ -49,7 +49,8 @@ def compact(model: nn.Module, example: Inputs) -> nn.Module:
     factored = [name for name, layer in model.named_modules() if isinstance(layer, FactoredConv2d)]
     if factored:
         raise GdwsError(f"{factored[0]} is factorized: expected a network to compact first, and to factorize afterwards")
-    small = own_copy(model).eval()
+    device, _ = placement(model)
+    small = own_copy(model).eval().cpu()  # what goes is a matter of indices, and those are on the CPU
     trained = {name: parameter.requires_grad for name, parameter in small.named_parameters()}
     small.requires_grad_(True)  # gradients show what depends on what
     placed = placement(small)
@@ -68,7 +69,7 @@ def compact(model: nn.Module, example: Inputs) -> nn.Module:
     _check_same(model, small, samples, ROUNDING * torch.finfo(placed[1]).eps if merged else EXACT)
     changed = [name for name, size in before.items() if size != size_of(small.get_submodule(name))]
     note_smaller(small, dict.fromkeys((*smaller_layers(model), *changed)))
-    return small
+    return small.to(device)
 
 
 def _remove_all(model: nn.Module, samples: Inputs) -> None:
@@ -83,7 +84,7 @@ def _check_same(model: nn.Module, small: nn.Module, samples: Inputs, tolerance: 
     for network in (model, small):
         wide = own_copy(network, torch.float64).eval()
         with torch.no_grad():
-            answers.append(floats_in(call_model(wide, place(samples, *placement(wide)))))
+            answers.append([output.cpu() for output in floats_in(call_model(wide, place(samples, *placement(wide))))])
     for wanted, found in zip(*answers, strict=True):
         same = wanted.shape == found.shape
         difference, largest = float((wanted - found).abs().max()) if same else math.inf, float(wanted.abs().max())

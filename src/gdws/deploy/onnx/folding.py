@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from gdws.deploy.onnx.bounds import CHOOSING, largest_outputs
+
 ARITHMETIC = {"Abs", "Add", "Cast", "Ceil", "Concat", "Div", "Equal", "Floor", "Gather", "Greater", "Identity", "Less"}
 ARITHMETIC |= {"Max", "Min", "Mod", "Mul", "Neg", "Not", "Pow", "ReduceProd", "Reshape", "Round", "Slice", "Sqrt", "Squeeze"}
 ARITHMETIC |= {"Sub", "Unsqueeze", "Where"}
@@ -21,6 +23,8 @@ FILLING = {"ConstantOfShape", "Expand", "Range", "Tile"}
 """Those that may give many; computed where it is known that they do not."""
 ALIKE = {"GroupNormalization", "MeanVarianceNormalization"}
 """Operators that onnx infers nothing of: what they give is as large as what they are given."""
+WHOLE = {"NonMaxSuppression", "NonZero"}
+"""Operators whose first output is of whole numbers, whatever they are given."""
 FEW = 64
 """Numbers: of sizes, not of pixels."""
 MOST = 5000
@@ -34,14 +38,13 @@ def fold_sizes(onnx: Any, light: Any, known: Any) -> bool:
     """
     graph, shapes = light.graph, sizes_of(known)
     values = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer if math.prod(tensor.dims) <= FEW}
-    kept, folded = [], 0
+    kept, folded, outputs = [], 0, {value.name: value for value in graph.output}
     for node in graph.node:
         value = _computed(onnx, node, light.opset_import, shapes, values) if folded < MOST else None
         if value is None or value.size > FEW:
             kept.append(node)
-            if node.op_type in ALIKE and node.input[0] in shapes and node.output[0] not in shapes:
-                (given,) = (each for each in (*known.input, *known.value_info) if each.name == node.input[0])
-                graph.value_info.add(name=node.output[0], type=given.type)
+            for told in _told(onnx, node, known, shapes, values):
+                (outputs[told.name] if told.name in outputs else graph.value_info.add()).CopyFrom(told)
                 folded += 1
             continue
         folded += 1
@@ -50,6 +53,19 @@ def fold_sizes(onnx: Any, light: Any, known: Any) -> bool:
     del graph.node[:]
     graph.node.extend(kept)
     return folded > 0
+
+
+def _told(onnx: Any, node: Any, known: Any, shapes: dict[str, tuple[int, ...]], values: dict[str, np.ndarray]) -> list[Any]:
+    """What an operator gives of which onnx does not know the size: as large as what it is given, or so much at most."""
+    sized = node.op_type in ALIKE | CHOOSING and {*node.input[: 1 + (node.op_type == "NonMaxSuppression")]} <= {*shapes}
+    if not sized or node.domain not in ("", "ai.onnx") or all(name in shapes for name in node.output if name):
+        return []
+    largest = [shapes[node.input[0]]] if node.op_type in ALIKE else largest_outputs(node, shapes, values)
+    given = next(each for each in (*known.input, *known.value_info, *known.output) if each.name == node.input[0])
+    whole = onnx.TensorProto.INT64
+    kinds = [whole if node.op_type in WHOLE else given.type.tensor_type.elem_type, whole, whole, whole]
+    made = zip(node.output, kinds, largest, strict=False)
+    return [onnx.helper.make_tensor_value_info(name, kind, shape) for name, kind, shape in made if name and name not in shapes]
 
 
 def without_size(graph: Any) -> Any | None:

@@ -1,4 +1,6 @@
-"""The operators of ONNX that convolutional networks are exported to, as functions of tensors through which gradients pass.
+"""The operators of ONNX that gdws itself exports networks to, as functions of tensors through which gradients pass.
+
+Those of any other network are in gdws.deploy.onnx.general, which has these, too.
 
 Each takes its inputs and its attributes. An input is a tensor, None where it is left out, or, for those of NUMBERS, what was a
 constant tensor of shapes, axes or paddings as Python numbers: a trace then knows them.
@@ -33,7 +35,7 @@ from gdws.deploy.onnx.rearranging import (
     tiled,
     unsqueezed,
 )
-from gdws.deploy.onnx.windows import (
+from gdws.deploy.onnx.spatial import (
     average_pool,
     convolution,
     depth_to_space,

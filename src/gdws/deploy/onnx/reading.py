@@ -14,6 +14,7 @@ from typing import Any
 
 from gdws.core.errors import GdwsError
 from gdws.core.reading.limits import DEFAULT, VARIABLE, check_bytes, max_bytes, read_file
+from gdws.deploy.onnx.bounds import beyond_bounds
 from gdws.deploy.onnx.folding import fold_sizes, without_size
 from gdws.deploy.onnx.signature import Signature, signature_in
 from gdws.deploy.packages import require
@@ -79,7 +80,7 @@ def check_onnx(proto: Any, path: Path, reader: str, *, strict: bool = True) -> N
         shapes = _inferred(onnx, proto, strict)
         check_bytes(f"the values between the layers of {path}", _most_alive(onnx, shapes), path.stat().st_size)
         if strict or _contradicts_nothing(onnx, proto):
-            _check_sizes(shapes, path)
+            _check_sizes(shapes, proto.graph, path)
     except Exception as error:
         raise unreadable_file(path, reader, error) from None
 
@@ -105,9 +106,13 @@ def _contradicts_nothing(onnx: Any, proto: Any) -> bool:
         return False
 
 
-def _check_sizes(graph: Any, path: Path) -> None:
-    """Refuse a size that comes from the values of an image, which may say anything, unless the user raised the limit."""
-    node = without_size(graph)
+def _check_sizes(sized: Any, graph: Any, path: Path) -> None:
+    """Refuse a size that comes from the values of an image, which may say anything, unless it has a bound or the user raised
+    the limit.
+
+    sized: the graph with the sizes that are known, or with bounds of them.
+    """
+    node = without_size(sized) or beyond_bounds(graph)
     if node is not None and max_bytes() <= DEFAULT:
         raise GdwsError(
             f"{path} has {node.op_type}, whose size is not known before it is run: expected sizes that follow from those of "

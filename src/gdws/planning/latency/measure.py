@@ -17,7 +17,7 @@ from gdws.calibration.statistics import Statistics
 from gdws.core.errors import GdwsError
 from gdws.core.execution import placement
 from gdws.core.hashing import architecture_identity, values_hash
-from gdws.core.inputs import sample_shapes
+from gdws.core.inputs import repeat_first, sample_shapes
 from gdws.core.reading.limits import read_file
 from gdws.core.reading.schema import parse
 from gdws.core.sites import Site
@@ -27,6 +27,7 @@ from gdws.planning.latency.measure_cpu import measure_on_cpu
 from gdws.planning.latency.measure_gpu import measure_on_gpu
 from gdws.planning.latency.table import LatencyTable
 from gdws.planning.latency.target import Target, check_device, device_name
+from gdws.planning.latency.variant_files import VariantFiles
 from gdws.structures.base import Structure
 
 FORMAT = "gdws latency 2"
@@ -40,8 +41,12 @@ def measure_latencies(
     statistics: Statistics,
     target: Target,
     cache: Path | None = None,
+    files: VariantFiles | None = None,
 ) -> LatencyTable:
-    """Measure, or read what was measured before on this device for these shapes and this target."""
+    """Measure, or read what was measured before on this device for these shapes and this target.
+
+    files: of the model and a batch of the target, where others use them too: its export takes seconds.
+    """
     check_device(model, target)
     threads = 1 if target.engine == "cuda" else target.threads or torch.get_num_threads()
     target = Target(target.engine, target.precision, threads, target.batch)
@@ -50,8 +55,11 @@ def measure_latencies(
     stored = None if file is None else _as_written(file)
     if stored is not None:
         return stored
-    measure = measure_on_gpu if target.engine == "cuda" else measure_on_cpu
-    made = measure(model, sites, structures, statistics, target)
+    if target.engine == "cuda":
+        made = measure_on_gpu(model, sites, structures, statistics, target)
+    else:
+        files = files or VariantFiles(model, repeat_first(statistics.images, target.batch))
+        made = measure_on_cpu(model, sites, structures, statistics, target, files)
     if file is not None:
         record = {"content": _content(file, made), "table": json.loads(made.to_json())}
         keep_in_cache(file, json.dumps(record, indent=1))

@@ -21,22 +21,30 @@ from gdws.deploy.fx.pack_weights import PackedModel
 from gdws.deploy.interface import Outputs
 from gdws.deploy.runtimes import NodeTime, OnnxRuntime, OpenVino
 from gdws.deploy.tracing import trace_model
-from gdws.planning.choose import Choice
 from gdws.planning.knapsack import Floats
 from gdws.planning.latency.node_times import layer_seconds, owners
 from gdws.planning.latency.table import Latencies, LatencyTable
 from gdws.planning.latency.target import Target, device_name, vector_width
 from gdws.planning.latency.variant_files import VariantFiles
 from gdws.planning.latency.variants import SHARES, TURNS, WARMUP, reconcile, variants_to_time, with_noise_weights
+from gdws.planning.methods import Choice
 from gdws.structures.base import Structure
 
-KNOWN, CHECKED = 0.03, (WARMUP + TURNS // 4, WARMUP + TURNS // 2)
-"""The width of the 95 % intervals, as a share, at which the rest of the turns is saved, and the turns after which that is
-looked at."""
+KNOWN, FEWEST, EVERY = 0.03, TURNS // 4, 5
+"""The width of the 95 % interval, as a share, at which a network leaves the rest of the turns to others; the timed turns after
+which that is looked at first, and those between one look and the next."""
+
+Network = tuple[str, int]
+"""An engine, and the number of a network in it: 0 is the dense one."""
 
 
 def measure_on_cpu(
-    model: nn.Module, sites: Sequence[Site], structures: Sequence[Structure], statistics: Statistics, target: Target
+    model: nn.Module,
+    sites: Sequence[Site],
+    structures: Sequence[Structure],
+    statistics: Statistics,
+    target: Target,
+    files: VariantFiles,
 ) -> LatencyTable:
     grid = variants_to_time(sites, structures, statistics, SHARES, vector_width(target))
     example = repeat_first(statistics.images, target.batch)
@@ -47,10 +55,9 @@ def measure_on_cpu(
     if not engines:
         raise GdwsError(f"the engine {target.engine} is not installed: expected it (pip install 'gdws[engines]')")
     assert target.threads is not None
-    plain: dict[tuple[str, int], Callable[[Inputs], Outputs]] = {}
-    profiled: dict[tuple[str, int], OnnxRuntime | OpenVino] = {}
+    plain: dict[Network, Callable[[Inputs], Outputs]] = {}
+    profiled: dict[Network, OnnxRuntime | OpenVino] = {}
     names = []
-    files = VariantFiles(model, example)
     with scratch_folder() as folder:
         file = folder / "model.onnx"
         for index, chosen in track(list(enumerate([{}, *grid])), "building networks to time"):
@@ -64,46 +71,61 @@ def measure_on_cpu(
                 plain[engine, index] = open_session(engine, ready, example, target.threads)
                 if engine in engines:
                     profiled[engine, index] = open_session(engine, ready, example, target.threads, profiled=True)
-    totals: dict[tuple[str, int], list[float]] = {key: [] for key in plain}
+    totals: dict[Network, list[float]] = {key: [] for key in plain}
+    left = list(plain)
     for turn in track(range(WARMUP + TURNS), "timing"):
-        for watched in profiled.values():
-            watched(example), watched(example)  # the first finds the caches full of another network's weights
-        for key, run in plain.items():
-            run(example)
+        for key in left:
+            if key in profiled:
+                # The first of two finds the caches full of another network's weights.
+                profiled[key](example), profiled[key](example)
+        for key in left:
+            plain[key](example)
             start = time.perf_counter()
-            run(example)
+            plain[key](example)
             if turn >= WARMUP:
                 totals[key].append(time.perf_counter() - start)
-        if turn + 1 in CHECKED and all(_is_known(totals[engine, 0], taken) for (engine, _), taken in totals.items()):
-            break
+        timed = turn + 1 - WARMUP
+        if timed >= FEWEST and timed % EVERY == 0:
+            left = _unknown(left, totals)
+            if not left:
+                break
     seconds = {engine: float(np.quantile(taken, 0.25)) for (engine, index), taken in totals.items() if index == 0}
     fastest = min(seconds, key=lambda name: seconds[name])
     tables = {}
     for engine in engines:
         own = range(1 + len(grid))
         passes = [profiled[engine, index].passes()[2 * WARMUP + 1 :: 2] for index in own]
-        whole = np.array([totals[engine, index] for index in own])
+        whole = [np.array(totals[engine, index]) for index in own]
         total, layers = seconds[engine], [site.name for site in sites]
         tables[engine] = latencies_of_passes(total, whole, passes, names, grid, layers, vector_width(target))
     return LatencyTable(device_name(), target, (fastest, seconds[fastest]), tables)
 
 
-def _is_known(dense: list[float], taken: list[float]) -> bool:
-    """Whether the share of the dense network's time that a network takes, in the same turns, is known to KNOWN."""
-    low, high = interval([time / base for time, base in zip(taken, dense, strict=True)])
-    return high - low <= KNOWN * low
+def _unknown(left: Sequence[Network], totals: Mapping[Network, list[float]]) -> list[Network]:
+    """The networks whose share of the dense one's time is not known to KNOWN, and the dense one of each of their engines."""
+
+    def is_known(key: Network) -> bool:
+        engine, _ = key
+        low, high = interval([time / base for time, base in zip(totals[key], totals[engine, 0], strict=True)])
+        return high - low <= KNOWN * low
+
+    unknown = [key for key in left if not is_known(key)]
+    engines = {engine for engine, _ in unknown}
+    return [key for key in left if key in unknown or (key[1] == 0 and key[0] in engines)]
 
 
 def latencies_of_passes(
     total: float,
-    whole: Floats,
+    whole: Sequence[Floats],
     passes: list[list[list[NodeTime]]],
     names: Sequence[dict[str, set[str]]],
     grid: Sequence[Mapping[str, Choice]],
     layers: Sequence[str],
     filled: int,
 ) -> Latencies:
-    """From the seconds of whole passes (networks, turns) and profiles [network][turn][node], the dense network first.
+    """From the seconds of whole passes [network][turn] and profiles [network][turn][node], the dense network first.
+
+    Other networks may have fewer turns than the dense one, the first ones.
 
     A machine that others use too is slow for seconds and then fast again. Within a turn it is much the same, so every time
     counts as a fraction of what the dense network took in that turn; the median over the turns is given in seconds again.
@@ -111,10 +133,10 @@ def latencies_of_passes(
     dense_pass = np.array([sum(node.seconds for node in nodes) for nodes in passes[0]])
 
     def typical(taken: list[float]) -> float:
-        return total * float(np.median(np.array(taken) / dense_pass))
+        return total * float(np.median(np.array(taken) / dense_pass[: len(taken)]))
 
     found = [
         {layer: typical(taken) for layer, taken in layer_seconds(own, owners, layers).items()}
         for own, owners in zip(passes, names, strict=True)
     ]
-    return reconcile(total, [float(np.median(taken / whole[0])) for taken in whole[1:]], found, grid, filled)
+    return reconcile(total, [float(np.median(taken / whole[0][: len(taken)])) for taken in whole[1:]], found, grid, filled)

@@ -15,7 +15,7 @@ from gdws.core.inputs import repeat_first
 from gdws.core.progress import track
 from gdws.core.sites import Site
 from gdws.deploy.benchmark import bench
-from gdws.deploy.cuda_graph import CALLS, TYPES, GraphedModel, RepeatedLayer, check_graphed, graph_model
+from gdws.deploy.graphed_model import CALLS, TYPES, GraphedModel, RepeatedLayer, check_graphed, graph_model
 from gdws.planning.latency.table import LatencyTable
 from gdws.planning.latency.target import Target, device_name, vector_width
 from gdws.planning.latency.variants import LARGE, SHARES, SLOWER, TURNS, WARMUP, reconcile, variants_to_time, with_noise_weights

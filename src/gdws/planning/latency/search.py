@@ -24,11 +24,11 @@ from gdws.core.sites import Site
 from gdws.deploy.benchmark import bench
 from gdws.deploy.engines import ENGINES, Compiled, compile
 from gdws.planning.budgets import Latency, Speedup
-from gdws.planning.choose import Choice, allocate_layers
 from gdws.planning.latency.table import Latencies, LatencyTable
 from gdws.planning.latency.target import Target
 from gdws.planning.latency.variant_files import VariantFiles
 from gdws.planning.latency.variants import with_noise_weights
+from gdws.planning.methods import Choice, allocate_layers
 from gdws.planning.plan import Measured
 from gdws.structures import Structure
 
@@ -92,11 +92,12 @@ def search_plans(
     statistics: Statistics,
     budget: Latency | Speedup,
     table: LatencyTable,
+    files: VariantFiles | None = None,
 ) -> Iterator[Tried]:
     """Plans of least predicted loss under a Latency or Speedup budget, until one is near enough.
 
     Each is measured, and the next made with what all took. A budget is refused when the plan that should be the fastest ran,
-    and was too slow.
+    and was too slow. files: those that the latency table was measured with.
     """
     share, dense_engine = budget.share, table.reference[0]
     example = repeat_first(statistics.images, table.target.batch)
@@ -105,7 +106,7 @@ def search_plans(
     threads, precision = table.target.threads or torch.get_num_threads(), table.target.precision
 
     search = _Search(sites, structures, statistics, table, share)
-    files = VariantFiles(model, example)
+    files = files or VariantFiles(model, example)
 
     def ready(choices: dict[str, Choice], engine: str) -> Compiled:
         network = with_noise_weights(model, choices).to(device)

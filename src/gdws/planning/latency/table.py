@@ -27,7 +27,7 @@ Seconds = Annotated[float, Between(0, 1e9)]
 
 @dataclass(frozen=True)
 class Latencies:
-    """Prices (gdws.planning.choose) in seconds, for one engine.
+    """Prices (gdws.planning.budgets) in seconds, for one engine.
 
     total         a pass of the dense network
     layers        a pass of each dense layer in it

@@ -13,8 +13,8 @@ from torch import nn
 from gdws.calibration.statistics import Statistics
 from gdws.core.sites import Site, replace_modules
 from gdws.planning import cost
-from gdws.planning.choose import Choice
 from gdws.planning.latency.table import Latencies
+from gdws.planning.methods import Choice
 from gdws.structures.base import Structure
 
 SHARES = (0.06, 0.2, 0.5)

@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from gdws.core.checks import is_count
 from gdws.core.errors import GdwsError
 from gdws.core.progress import track
+from gdws.training.pruning.losses import Augmented
 from gdws.training.pruning.masks import masks_of, parameter_name, project, prunable_layers
 from gdws.training.pruning.method import Method, Stage, loss_of
-from gdws.training.pruning.objectives import Augmented
 from gdws.training.pruning.recipes import FINETUNE, PERIOD
 from gdws.training.recipes import Recipe
 
@@ -74,8 +74,8 @@ class Admm(Method):
         for period in track(range(self.periods), "ADMM"):
             recipe = replace(self.prune, seed=(self.prune.seed + period) % 2**63)  # each draws other batches
             targets = {name: pruned[name] - dual[name] for name in names}
-            objective = Augmented(loss_of(recipe), self.rho * self.growth**period, targets)
-            network = stage(f"period-{period + 1:02d}", network, recipe, objective)
+            loss = Augmented(loss_of(recipe), self.rho * self.growth**period, targets)
+            network = stage(f"period-{period + 1:02d}", network, recipe, loss)
             for name, weight in _weights(network, names).items():
                 pruned[name], dual[name] = dual_update(weight, dual[name], self.kind, self.keep)
         return network, masks_of(prunable_layers(network, self.kind, self.keep), self.kind, self.keep)

@@ -21,9 +21,9 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from gdws.core.execution import own_copy
+from gdws.training.pruning.losses import Around
 from gdws.training.pruning.masks import largest, parameter_name, prunable_layers
 from gdws.training.pruning.method import Method, Stage, loss_of
-from gdws.training.pruning.objectives import Around
 from gdws.training.pruning.recipes import FINETUNE, SCORES
 from gdws.training.recipes import Recipe
 from gdws.training.tuning import NORMS

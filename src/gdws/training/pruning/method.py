@@ -11,12 +11,12 @@ from typing import Any
 from torch import Tensor, nn
 
 from gdws.core.errors import GdwsError
-from gdws.training.objectives import Objective
+from gdws.training.losses import Loss
 from gdws.training.pruning.masks import KINDS
-from gdws.training.recipes import OBJECTIVES, Recipe
+from gdws.training.recipes import LOSSES, Recipe
 
-Stage = Callable[[str, nn.Module, Recipe, Objective], nn.Module]
-"""A training by its name, of a copy of a network, by a recipe, for an objective; it gives the network of its last epoch."""
+Stage = Callable[[str, nn.Module, Recipe, Loss], nn.Module]
+"""A training by its name, of a copy of a network, by a recipe, for a loss; it gives the network of its last epoch."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,7 @@ class Method(ABC):
         """The network, which may have been trained for it by stages, and the masks of its parameters; it is not masked yet.
 
         network  as it was.
-        stage    trains a copy of a network, by the name of the stage, a recipe and an objective, and gives it.
+        stage    trains a copy of a network, by the name of the stage, a recipe and a loss, and gives it.
         """
 
     def recipes(self) -> dict[str, Recipe]:
@@ -63,6 +63,6 @@ class Method(ABC):
         return {"kind of method": type(self).__name__, **values, **recipes}
 
 
-def loss_of(recipe: Recipe) -> Objective:
-    """The objective that the recipe names."""
-    return OBJECTIVES[recipe.loss]()
+def loss_of(recipe: Recipe) -> Loss:
+    """The loss that the recipe names."""
+    return LOSSES[recipe.loss]()

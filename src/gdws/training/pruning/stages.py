@@ -18,10 +18,10 @@ from gdws.core.reading.limits import read_file
 from gdws.core.reading.schema import from_json
 from gdws.data import Dataset
 from gdws.training.loop import check_trainable, in_memory, train
-from gdws.training.objectives import Objective
+from gdws.training.losses import Loss
+from gdws.training.pruning.losses import Masked
 from gdws.training.pruning.masks import groups_left, prunable_layers, set_zeros
 from gdws.training.pruning.method import Method, loss_of
-from gdws.training.pruning.objectives import Masked
 from gdws.training.recipes import Recipe
 
 FORMAT = "gdws pruning 1"
@@ -110,13 +110,13 @@ def prune(
     network, stages = own_copy(model), dict[str, list[dict[str, Any]]]()
     processes.take_from_first(network.state_dict().values())
 
-    def stage(name: str, start: nn.Module, recipe: Recipe, objective: Objective) -> nn.Module:
+    def stage(name: str, start: nn.Module, recipe: Recipe, loss: Loss) -> nn.Module:
         trained = train(
             start,
             data,
             recipe,
             folder / name,
-            objective=objective,
+            objective=loss,
             before=not stages,
             resume=resume,
             processes=processes,

@@ -1,4 +1,7 @@
-"""Operators of ONNX that slide a window over maps or change their size: convolutions, pools, resizing. Of 1 to 3 dimensions."""
+"""Operators of ONNX on the spatial axes of maps, one to three, as gdws exports them: convolutions, pools, changes of size.
+
+Those of any other network, of any padding, are in gdws.deploy.onnx.general.windows.
+"""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from gdws.planning.choose import allocate_layers
+from gdws.planning.methods import allocate_layers
 
 
 def test_the_allocation_by_time_is_the_best_there_is(residual, table):

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from gdws.deploy.benchmark import bench
-from gdws.deploy.cuda_graph import CALLS, LAYOUTS, GraphedModel, RepeatedLayer, graph_model
+from gdws.deploy.graphed_model import CALLS, LAYOUTS, GraphedModel, RepeatedLayer, graph_model
 
 
 @pytest.fixture

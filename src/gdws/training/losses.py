@@ -16,14 +16,14 @@ from torch.nn import functional as F
 from gdws.core.hashing import weights_hash
 
 
-class Objective(ABC):
+class Loss(ABC):
     """`goal` is asked in eval mode, before the attack; `losses` in train mode, after it; `constrain` after every step."""
 
     def goal(self, model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
         """What the attack raises the cross-entropy to: classes (B,) or probabilities (B, classes)."""
         return labels
 
-    def constrain(self, model: nn.Module) -> None:  # noqa: B027, most objectives allow everything
+    def constrain(self, model: nn.Module) -> None:  # noqa: B027, most losses allow everything
         """Bring the network back, in place, to where it is minimized over; nothing here may wait for the device."""
 
     def record(self) -> dict[str, Any]:
@@ -35,7 +35,7 @@ class Objective(ABC):
         """(B,) losses, and the logits (B, classes) of the attacked images."""
 
 
-class Robust(Objective):
+class Robust(Loss):
     """-log p_y(x') (Madry et al. 2018)."""
 
     def losses(self, model: nn.Module, attacked: Tensor, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -44,7 +44,7 @@ class Robust(Objective):
 
 
 @dataclass(frozen=True)
-class Trades(Objective):
+class Trades(Loss):
     """-log p_y(x) + weight KL(p(x) || p(x')), attacked on the second term (Zhang et al. 2019).
 
     KL(p(x) || .) and the cross-entropy to p(x) differ by a constant: to the attack they are the same.
@@ -63,7 +63,7 @@ class Trades(Objective):
 
 
 @dataclass(frozen=True)
-class Taught(Objective):
+class Taught(Loss):
     """KL((1 - s) q(x') + s y || p(x')), q being a teacher's probabilities and s the label_share: classify attacked images as
     the original does, a little corrected by their labels.
     """

@@ -1,4 +1,4 @@
-"""What is minimized while a network is pruned: a loss of gdws.training.objectives with something added, or constrained."""
+"""What is minimized while a network is pruned: a loss of gdws.training.losses with something added, or constrained."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gdws.training.objectives import Objective
+from gdws.training.losses import Loss
 from gdws.training.pruning.masks import set_zeros
 
 
 @dataclass(frozen=True)
-class Around(Objective):
-    """Another objective as it is."""
+class Around(Loss):
+    """Another loss as it is."""
 
-    inner: Objective
+    inner: Loss
 
     def goal(self, model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
         return self.inner.goal(model, images, labels)
