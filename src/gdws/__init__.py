@@ -1,4 +1,4 @@
-"""Generalized depthwise-separable convolutions: a pre-trained CNN, faster, with most of its accuracy and robustness."""
+"""Make a pre-trained CNN faster with generalized depthwise-separable convolutions, at little cost in accuracy and robustness."""
 
 from gdws import attacks, data, models, objectives, structures, training
 from gdws.calibration.collect import calibrate

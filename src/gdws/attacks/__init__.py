@@ -1,7 +1,7 @@
 """Attacks: frozen records of settings that make adversarial images.
 
-All are called alike: attack(model, images, labels, generator). PGD, MSD and AutoAttack measure robustness. FGSM, BIM and
-DeepFool are weaker and come from foolbox. `preset` gives the attacks of the paper's tables by name.
+All are called in the same way: attack(model, images, labels, generator). PGD, MSD and AutoAttack measure robustness. FGSM,
+BIM and DeepFool are weaker and come from foolbox. `preset` gives the attacks of the paper's tables by name.
 
 >>> from gdws import attacks, data, models
 >>> images, labels = next(iter(data.load("demo", "test").take(4)))

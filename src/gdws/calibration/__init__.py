@@ -1,1 +1,1 @@
-"""One pass over the calibration images: what they say of a network, collected once and good for any budget."""
+"""One pass over the calibration images: statistics of a network, collected once, that serve any budget."""

@@ -1,4 +1,4 @@
-"""The command line: names and options in, tables and JSON out. Everything it does is a function of the library."""
+"""The command line: it takes names and options, prints tables and JSON, and leaves all work to functions of the library."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Carry a plan out: make the layers, refit them, save and load what came of it."""
+"""Apply a plan: build the layers, refit them, save and load the result."""

@@ -1,1 +1,1 @@
-"""What everything stands on: checks of models and images, files, hashes, progress, processes, a network's convolutions."""
+"""What all other folders use: checks of models and images, files, hashes, progress, processes, a network's convolutions."""

@@ -1,1 +1,1 @@
-"""What is left of accuracy, natural and under attack, and how sure that is."""
+"""Measure accuracy, natural and under attack, with its statistical uncertainty."""

@@ -1,1 +1,1 @@
-"""Decide what becomes of each convolution under one budget. Nothing is changed here."""
+"""Choose a structure and a size for each convolution under one budget. The model is not changed here."""

@@ -1,4 +1,4 @@
-"""Every table and figure of the paper by one command: rows as data, steps that make them, a runner, records and pages.
+"""Reproduce every table and figure of the paper: rows as data, steps that make them, a runner, records and pages.
 
 >>> from gdws.reproduce.paper import chosen_tables, paper
 >>> paper().table["table6"].label

@@ -1,8 +1,8 @@
 """The structures: the ways to factorize a convolution that a plan can choose from.
 
-For a layer, a structure proposes banks of features of growing size and the loss that each leaves, says what each costs, and
-builds the layer. The allocation, the refit, plans, files and export are shared by all: nothing outside this package knows
-one structure from another.
+For a layer, a structure proposes sets of filters of increasing size with the loss of each, tells the cost of each, and builds
+the layer. The allocation, the refit, plans, files and export are common to all structures: no code outside this package depends
+on a single one.
 
 >>> from gdws import structures
 >>> list(structures.STRUCTURES)

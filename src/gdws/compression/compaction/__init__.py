@@ -1,1 +1,1 @@
-"""Networks with channels that are zero, made really smaller."""
+"""Make pruned networks smaller by removing channels that are zero."""

@@ -1,1 +1,1 @@
-"""Reading untrusted files: bounded in size, checked against a schema, and never run."""
+"""Read untrusted files: limited in size, checked against a schema, and never executed."""

@@ -1,1 +1,1 @@
-"""Rewrites of a traced network's graph, each exact but for rounding."""
+"""Rewrites of a traced network's graph, each exact except for rounding."""

@@ -1,1 +1,1 @@
-"""ONNX files: made of models, checked before they are read, run as modules through which gradients pass."""
+"""ONNX files: exported from models, checked before they are read, and run as differentiable modules."""

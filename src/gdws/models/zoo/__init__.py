@@ -1,6 +1,6 @@
 """The networks of the paper, by name, with fresh weights (docs/reference/zoo.md).
 
-Each takes floats (B, 3, H, W) in [0, 1], normalizes inside if the original was trained so, and returns logits.
+Each takes floats (B, 3, H, W) in [0, 1], normalizes inside if the original was trained that way, and returns logits.
 
 >>> from gdws import zoo
 >>> sorted(zoo.NETWORKS)[:3]

@@ -1,1 +1,1 @@
-"""How long a network takes where it will run, layer by layer, and plans under latency budgets."""
+"""Time a network, layer by layer, in the engine where it will run, and plan under latency budgets."""

@@ -1,1 +1,1 @@
-"""Steps of a reproduction: each makes a network, judges one or times one (gdws.reproduce.place.Step)."""
+"""Steps of a reproduction: each makes, evaluates or times a network (gdws.reproduce.place.Step)."""

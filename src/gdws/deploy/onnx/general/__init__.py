@@ -1,6 +1,6 @@
-"""The operators of ONNX that networks of any maker have, as functions of tensors through which gradients pass.
+"""ONNX operators of third-party networks, as differentiable functions of tensors.
 
-Those of gdws.deploy.onnx.operators are what gdws itself exports; these are in the general form, of any rank and padding.
+gdws.deploy.onnx.operators has the operators that gdws itself exports. Those here are general: any rank and padding.
 """
 
 from __future__ import annotations
