@@ -1,4 +1,4 @@
-"""Make a pre-trained CNN faster with generalized depthwise-separable convolutions, at little cost in accuracy and robustness."""
+"""Speed up a pre-trained CNN with generalized depthwise-separable convolutions, at little cost in accuracy and robustness."""
 
 from gdws import attacks, data, models, objectives, structures, training
 from gdws.calibration.collect import calibrate
