@@ -63,7 +63,7 @@ whatever --drop is kept on."""
 
 
 def demo_command(
-    json_file: Annotated[Path, typer.Option("--json", help="where the result goes")] = Path("result.json"),
+    json_file: Annotated[Path, typer.Option("--json", help="file for the result")] = Path("result.json"),
     images: Annotated[int, typer.Option(min=1, max=1000, help="test images to attack")] = 100,
     seed: Seed = 0,
 ) -> None:
@@ -120,7 +120,7 @@ def compress(
     data_name: Annotated[str, typer.Option("--data", help=f"calibration images: {data.NAMES}")] = "demo",
     check: Annotated[
         str | None,
-        typer.Option(help="data whose test images tell what it cost, and which --drop is kept on; held out, as unseen"),
+        typer.Option(help="data whose test images measure the cost and bound --drop; use held-out data"),
     ] = None,
     macs: Annotated[float | None, typer.Option(help="fraction of the multiply-adds to keep (default 0.5)")] = None,
     params: Annotated[float | None, typer.Option(help="fraction of the weights to keep")] = None,
@@ -138,12 +138,12 @@ def compress(
     images: Annotated[int, typer.Option(help="training images to calibrate on")] = 500,
     robust: Annotated[
         bool | None,
-        typer.Option(help="attack the calibration images, or do not; by default where the network has robustness to keep"),
+        typer.Option(help="attack the calibration images, or do not; by default only if the network is robust"),
     ] = None,
     eps: Annotated[str | None, typer.Option(help="radius of that l-inf attack, such as 8/255; 0 for none")] = None,
     objective: Annotated[
         str,
-        typer.Option(help=f"what to keep of the outputs: {', '.join(OBJECTIVES)}; by default what their shapes speak for"),
+        typer.Option(help=f"what to keep of the outputs: {', '.join(OBJECTIVES)}; by default chosen from their shapes"),
     ] = AUTO,
     repair: Annotated[
         int, typer.Option(min=0, help="steps of tuning without labels on the calibration images; some 500 take a minute or two")

@@ -108,7 +108,7 @@ def export_command(
 
 
 def bench_command(
-    model: Annotated[str, typer.Argument(help="a model as elsewhere, or a FILE.onnx")],
+    model: Annotated[str, typer.Argument(help="a model as in other commands, or a FILE.onnx")],
     others: Annotated[list[str] | None, typer.Argument(help="models to compare with it")] = None,
     weights: Weights = None,
     base: Base = None,
@@ -116,10 +116,10 @@ def bench_command(
         str,
         typer.Option(
             help="eager, compile (torch.compile), torch (packed weights), onnxruntime, openvino, cuda (CUDA graphs), autotuned "
-            "(both, minutes), or auto: each one's fastest"
+            "(both, minutes), or auto: the fastest for each model"
         ),
     ] = "auto",
-    channels_last: Annotated[bool, typer.Option("--channels-last", help="for eager and compile: NHWC in memory")] = False,
+    channels_last: Annotated[bool, typer.Option("--channels-last", help="for eager and compile: NHWC memory layout")] = False,
     precision: Precision = "float32",
     size: Size = None,
     batch: Annotated[int, typer.Option(help="images at a time")] = 1,

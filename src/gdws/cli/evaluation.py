@@ -52,7 +52,7 @@ def evaluate_command(
     others: Annotated[
         list[str] | None,
         typer.Argument(
-            help="compressed versions; FILE.onnx is judged on the examples of the model before it (int8: its own too)"
+            help="compressed versions; FILE.onnx is evaluated on the examples of the model before it (int8: its own too)"
         ),
     ] = None,
     weights: Weights = None,
@@ -64,9 +64,9 @@ def evaluate_command(
     ] = None,
     steps: Annotated[int | None, typer.Option(help="steps of PGD, instead of --attack; 0 for none")] = None,
     eps: Annotated[str | None, typer.Option(help="radius of PGD, such as 8/255, instead of --attack; 0 for none")] = None,
-    transfer: Annotated[bool, typer.Option(help="try the base's examples on the others and theirs on the base")] = True,
+    transfer: Annotated[bool, typer.Option(help="evaluate the base's examples on the others, and theirs on it")] = True,
     half: Annotated[bool, typer.Option("--half", help="also evaluate half-precision copies on the same examples")] = False,
-    tf32: Annotated[bool, typer.Option("--tf32", help="attack in TF32 on a GPU that has it; judge in float32")] = False,
+    tf32: Annotated[bool, typer.Option("--tf32", help="attack in TF32 on a GPU that has it; score in float32")] = False,
     batch: Annotated[int, typer.Option(help="images at a time")] = 100,
     checkpoint: Annotated[Path | None, typer.Option(help="keep the result of every batch in this file")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="continue the checkpoint")] = False,

@@ -40,7 +40,7 @@ Model = Annotated[
 Weights = Annotated[Path | None, typer.Option(help="safetensors, or a torch state dict, for the (first) model")]
 Base = Annotated[
     str | None,
-    typer.Option(help="what a folder was made from, where that is FILE.py:FACTORY or FILE.onnx and no model on the line"),
+    typer.Option(help="the FILE.py:FACTORY or FILE.onnx that a folder was made from, if it is not given as a model"),
 ]
 Size = Annotated[
     int | None, typer.Option(min=1, max=2**16, help="height and width of the images (default: the folder's, or 32)")
@@ -50,7 +50,7 @@ Threads = Annotated[
 ]
 Data = Annotated[str, typer.Option("--data", help=data.NAMES)]
 Json = Annotated[Path | None, typer.Option("--json", help="also write the result to this file")]
-Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="of everything random")]
+Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="seed of all random numbers")]
 Eps = Annotated[str, typer.Option(help="radius of the l-inf attack, such as 8/255; 0 for none")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...")]
 Precision = Annotated[str, typer.Option(help=", ".join(PRECISIONS))]

@@ -64,17 +64,17 @@ def prune_command(
     keep: Annotated[
         float | None, typer.Option(help="share of each layer that is kept; default 0.1, for admm 0.5", show_default=False)
     ] = None,
-    recipe_name: Annotated[str, typer.Option("--recipe", help=f"{', '.join(PRESETS)}, of every stage")] = "fast",
+    recipe_name: Annotated[str, typer.Option("--recipe", help=f"recipe of every stage: {', '.join(PRESETS)}")] = "fast",
     kind: Annotated[str | None, typer.Option(help=f"what admm prunes: {', '.join(KINDS)}; default batchnorm")] = None,
     structured: Annotated[
         bool | None, typer.Option("--structured", help="magnitude prunes BatchNorm channels instead of single weights")
     ] = None,
     weights: Weights = None,
     base: Base = None,
-    prune_epochs: Annotated[int | None, typer.Option(help="of hydra's scores or of each period of admm")] = None,
-    epochs: Annotated[int | None, typer.Option(help="of the training of what is left")] = None,
+    prune_epochs: Annotated[int | None, typer.Option(help="epochs for hydra's scores or for each period of admm")] = None,
+    epochs: Annotated[int | None, typer.Option(help="epochs of the final training")] = None,
     batch: Batch = None,
-    loss: Annotated[str | None, typer.Option(help=f"{', '.join(LOSSES)}, instead of the recipe's")] = None,
+    loss: Annotated[str | None, typer.Option(help=f"loss: {', '.join(LOSSES)}, instead of the recipe's")] = None,
     eps: Radius = None,
     steps: Steps = None,
     precision: Precision = None,

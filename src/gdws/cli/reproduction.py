@@ -26,17 +26,19 @@ def reproduce_command(
     out: Annotated[Path, typer.Option(help="folder for networks, records and pages")] = Path("reproduction"),
     scale: Annotated[str, typer.Option(help=f"{', '.join(SCALES)}: seconds a row, tens of epochs, or the paper's")] = "fast",
     data: Annotated[
-        list[str] | None, typer.Option(help="cifar10:DIR, svhn:DIR, imagefolder:DIR (ImageNet); once for each")
+        list[str] | None, typer.Option(help="cifar10:DIR, svhn:DIR, imagefolder:DIR (ImageNet); repeatable")
     ] = None,
-    weights: Annotated[list[Path] | None, typer.Option(help="folder with weights of bases, which are then not trained")] = None,
-    minutes: Annotated[float | None, typer.Option(help="end after so long, wherever it is")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="go on with what is in --out")] = False,
+    weights: Annotated[
+        list[Path] | None, typer.Option(help="folder with weights of networks, which are then not trained")
+    ] = None,
+    minutes: Annotated[float | None, typer.Option(help="stop after this many minutes; --resume continues")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="continue with what is in --out")] = False,
     workers: Annotated[int | None, typer.Option(min=1, help="processes; by default one for each GPU")] = None,
     device: Device = "cpu",
     seed: Seed = 0,
     json_file: Json = None,
 ) -> None:
-    """Make the tables and figures of the paper again. What is cut, even by a kill, goes on with --resume."""
+    """Reproduce the tables and figures of the paper. After an interruption, even a kill, --resume continues."""
     check_json(json_file)
     check_writable(out)
     made = reproduce(

@@ -40,13 +40,13 @@ from gdws.training import RECIPES, Recipe, Trained, recipe_for, train, tune
 from gdws.training.recipes import LOSSES, PRECISIONS
 
 Out = Annotated[Path, typer.Option(help="folder for the weights, the log and the checkpoint")]
-Epochs = Annotated[int | None, typer.Option(help="instead of the recipe's")]
-Batch = Annotated[int | None, typer.Option(help="images a step, of all processes together, instead of the recipe's")]
+Epochs = Annotated[int | None, typer.Option(help="epochs, instead of the recipe's")]
+Batch = Annotated[int | None, typer.Option(help="images per step, over all processes, instead of the recipe's")]
 Rate = Annotated[float | None, typer.Option(help="highest learning rate, instead of the recipe's")]
 Steps = Annotated[int | None, typer.Option(help="steps of the attack, instead of the recipe's")]
 Radius = Annotated[str | None, typer.Option("--eps", help="radius of the attack, such as 8/255; 0 trains without")]
 Precision = Annotated[str | None, typer.Option(help=f"of the passes: {', '.join(PRECISIONS)}; default bfloat16 on a GPU")]
-Flip = Annotated[bool | None, typer.Option(help="mirror images at random; by default as the recipe, and never for svhn")]
+Flip = Annotated[bool | None, typer.Option(help="mirror images at random; by default as in the recipe; never for svhn")]
 Images = Annotated[int | None, typer.Option(help="training images to use; all by default")]
 Resume = Annotated[bool, typer.Option("--resume", help="continue the training in --out, if there is one")]
 
@@ -62,7 +62,7 @@ def train_command(
     epochs: Epochs = None,
     batch: Batch = None,
     rate: Rate = None,
-    loss: Annotated[str | None, typer.Option(help=f"{', '.join(LOSSES)}, instead of the recipe's")] = None,
+    loss: Annotated[str | None, typer.Option(help=f"loss: {', '.join(LOSSES)}, instead of the recipe's")] = None,
     eps: Radius = None,
     steps: Steps = None,
     precision: Precision = None,
@@ -141,7 +141,7 @@ def tune_command(
 
 def download(
     name: Annotated[str, typer.Argument(help=" or ".join(OFFICIAL))],
-    folder: Annotated[Path, typer.Argument(help="where its files go")],
+    folder: Annotated[Path, typer.Argument(help="folder for its files")],
 ) -> None:
     """Fetch a data set from its official address, check it, and resume what was interrupted."""
     with shown(Bar(errors)):
