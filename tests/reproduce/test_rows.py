@@ -10,6 +10,8 @@ import gdws
 from gdws.models import zoo
 from gdws.reproduce.pages import write_pages
 from gdws.reproduce.paper import chosen_tables, paper
+from gdws.reproduce.place import Place
+from gdws.reproduce.rows import lines
 from gdws.reproduce.scales import SCALES, scale
 from gdws.reproduce.steps.compressed import fraction_at, fraction_without, size_as_printed
 from gdws.reproduce.tables import differs, grid, leaderboard, markdown, printed
@@ -129,6 +131,21 @@ def test_a_table_shows_both_numbers_and_the_order_of_its_rows():
     )
     lines = markdown(shown).splitlines()
     assert len({line.count("|") for line in lines[: len(shown.rows) + 2]}) == 1
+
+
+def test_the_leaderboard_has_one_recipe_for_each_network_and_shows_what_is_made():
+    """Bug: it was made for two recipes, and showed that one which was not to be had as a file."""
+    place = Place(Path("none"), scale("smoke"), {"cifar10": "demo"})
+    made, missing = lines(place, ["table9", "leaderboard"])
+    assert missing == []
+    board = [line for line in made if "leaderboard" in line.tables]
+    assert [line.name for line in board if line.method == "base"] == ["cifar10-preactresnet18-ours", "cifar10-vgg16"]
+    assert len(board) == 2 * (1 + 3 * 2)
+    shown = leaderboard({line.name: record(line.name, 80.0, 45.0, tables=["leaderboard"], tuned=line.tuned) for line in board})
+    assert len(shown.rows) == len(leaderboard({}).rows) + len(board)
+    assert all("autoattack" not in line.judged for line in made if line not in board)
+    alone, _ = lines(place, ["leaderboard"])
+    assert [line.name for line in alone] == [line.name for line in board]
 
 
 def test_the_leaderboard_has_the_public_entries():

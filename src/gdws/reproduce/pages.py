@@ -9,7 +9,7 @@ from pathlib import Path
 from gdws.core.errors import GdwsError
 from gdws.core.files import write_atomically
 from gdws.reproduce.figures import figures
-from gdws.reproduce.paper import paper
+from gdws.reproduce.paper import LEADERBOARD, paper
 from gdws.reproduce.records import Record, read_records
 from gdws.reproduce.tables import grid, html, leaderboard, markdown
 
@@ -43,7 +43,7 @@ def write_pages(folder: Path, records: Path, tables: Sequence[str]) -> None:
             parts.append(f"## {title}\n\n" + (f"![{title}]({name}.svg)\n" if name in drawn else "Not measured yet.\n"))
             pages.append(f"<h2>{title}</h2>\n{drawn.get(name, '<p>Not measured yet.</p>')}\n")
             continue
-        shown = leaderboard(found) if name == "leaderboard" else grid(name, found, notes)
+        shown = leaderboard(found) if name == LEADERBOARD else grid(name, found, notes)
         parts.append(f"## {title}\n\n{_measured(name, found)}{markdown(shown)}")
         pages.append(html(shown))
     write_atomically(folder / "index.md", "\n".join(parts))

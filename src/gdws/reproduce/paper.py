@@ -10,6 +10,7 @@ from importlib import resources
 from gdws.core.errors import GdwsError
 from gdws.core.reading.schema import build
 
+LEADERBOARD = "leaderboard"
 MAIN = (*(f"table{number}" for number in range(1, 12)), "figure1", "figure4", "figure5")
 """What `all` stands for: every table and figure with results. The leaderboard is not the paper's."""
 
@@ -47,8 +48,16 @@ class PrunedRow:
 
 
 @dataclass(frozen=True)
+class Removed:
+    """What stands on the leaderboard: a base by this recipe, and it without these shares of its weights."""
+
+    recipe: str = ""
+    shares: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
 class BaseRow:
-    """A base: see paper.toml. leaderboard: shares of the weights that are removed for it."""
+    """A base: see paper.toml."""
 
     name: str
     title: str
@@ -63,7 +72,11 @@ class BaseRow:
     batch: int = 500
     gdws: tuple[Row, ...] = ()
     pruned: tuple[PrunedRow, ...] = ()
-    leaderboard: tuple[float, ...] = ()
+    leaderboard: Removed = Removed()
+
+    def named(self, recipe: str) -> str:
+        """The base by one of its recipes."""
+        return self.name if recipe == self.recipe else f"{self.name}-ours"
 
 
 @dataclass(frozen=True)

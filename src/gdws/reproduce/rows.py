@@ -10,7 +10,7 @@ from importlib.util import find_spec
 
 from gdws.core.reading.limits import read_file
 from gdws.models.names import classes_of
-from gdws.reproduce.paper import BaseRow, PrunedRow, Row, paper
+from gdws.reproduce.paper import LEADERBOARD, BaseRow, PrunedRow, Row, paper
 from gdws.reproduce.place import NetworkStep, Place, Step
 from gdws.reproduce.steps.base import Base
 from gdws.reproduce.steps.compressed import Calibration, Compressed
@@ -62,7 +62,8 @@ def lines(place: Place, tables: Sequence[str]) -> tuple[list[Line], list[str]]:
     """The lines of these tables and figures, in the paper's order; and sentences on what cannot be made, and why."""
     made, missing = list[Line](), list[str]()
     for row in paper().base:
-        if not {*row.tables, *_below(row)} & {*tables}:
+        recipes = _recipes(place, row, tables)
+        if not recipes:
             continue
         if row.data not in place.data:
             missing.append(f"{row.name} needs {row.data}: expected --data with it")
@@ -70,13 +71,12 @@ def lines(place: Place, tables: Sequence[str]) -> tuple[list[Line], list[str]]:
         if row.pruned and find_spec("torch_pruning") is None:
             missing.append(f"what is pruned of {row.name} needs torch-pruning: expected `pip install gdws[pruning]`")
             row = replace(row, pruned=())
-        has_ours = row.ours and place.scale.has_company(row.name, is_last=True)
-        for recipe in (row.recipe, row.ours) if has_ours else (row.recipe,):
+        for recipe, shown in recipes.items():
             base = _base(place, row, recipe)
             if base is None:
                 missing.append(f"{row.name} needs the weights {row.files[recipe]}: expected them in a folder of --weights")
             else:
-                made += _Lines(place, tables, row, base, ours=recipe != row.recipe).all()
+                made += _Lines(place, shown, row, base, ours=recipe != row.recipe).all()
     return made, missing
 
 
@@ -100,7 +100,7 @@ class _Lines:
 
     def __init__(self, place: Place, tables: Sequence[str], row: BaseRow, base: Base, ours: bool) -> None:
         self.place, self.tables, self.row, self.base, self.ours = place, tables, row, base, ours
-        self.first = self._line(row.title, row.tables, "base", base, row.paper, _below(row))
+        self.first = self._line(row.title, (*row.tables, LEADERBOARD), "base", base, row.paper, _below(row))
 
     def all(self) -> Iterator[Line]:
         wanted = {*self.tables}
@@ -116,7 +116,7 @@ class _Lines:
             )
             yield line
             yield from self._compressed(line, row.gdws)
-        if "leaderboard" in wanted:
+        if LEADERBOARD in wanted:
             yield from self._leaderboard()
 
     def _compressed(self, source: Line, rows: Sequence[Row]) -> Iterator[Line]:
@@ -146,10 +146,10 @@ class _Lines:
 
     def _leaderboard(self) -> Iterator[Line]:
         statistics = Calibration(self.base, self.place.seed)
-        for removed in self.row.leaderboard:
+        for removed in self.row.leaderboard.shares:
             network = Compressed(self.base, "auto", "removed", self.place.seed, removed, statistics=statistics)
             title = f"{self.row.title}, {100 * removed:.0f} % fewer weights"
-            line = self._line(title, ("leaderboard",), "auto", network, match="removed", reference=self.first)
+            line = self._line(title, (LEADERBOARD,), "auto", network, match="removed", reference=self.first)
             yield line
             yield self._tuned(line, {}, taught=True)
 
@@ -208,6 +208,17 @@ def _below(row: BaseRow | PrunedRow) -> list[str]:
     return found
 
 
+def _recipes(place: Place, row: BaseRow, tables: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """The recipes by which a base is trained, each with the tables that need it."""
+    wanted = {*row.tables, *_below(row)}
+    usual = tuple(name for name in tables if name in wanted)
+    has_ours = row.ours and place.scale.has_company(row.name, is_last=True)
+    found = dict.fromkeys((row.recipe, row.ours) if has_ours else (row.recipe,), usual) if usual else {}
+    if LEADERBOARD in tables and row.leaderboard.shares:
+        found[row.leaderboard.recipe] = (*found.get(row.leaderboard.recipe, ()), LEADERBOARD)
+    return found
+
+
 def _base(place: Place, row: BaseRow, recipe: str) -> Base | None:
     """The base of a row by one of its recipes; None where it could only come from a file that is not there."""
     file, scale = row.files.get(recipe, ""), place.scale
@@ -216,7 +227,7 @@ def _base(place: Place, row: BaseRow, recipe: str) -> Base | None:
         return None
     made = None if found is not None else scale.recipe(row, recipe, place.device.type, place.seed)
     return Base(
-        name=row.name if recipe == row.recipe else f"{row.name}-ours",
+        name=row.named(recipe),
         architecture_name=row.network,
         data_name=row.data,
         images=place.identity(row.data),

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from html import escape
 from itertools import combinations
 
-from gdws.reproduce.paper import Row, Table, paper
+from gdws.reproduce.paper import LEADERBOARD, Row, Table, paper
 from gdws.reproduce.place import UNREACHED
 from gdws.reproduce.records import Record, value_of
 
@@ -55,7 +55,7 @@ class Grid:
 def printed(table: str) -> Iterator[Printed]:
     """The rows of a table, in the paper's order."""
     for base in paper().base:
-        if table in base.tables and table != "leaderboard":
+        if table in base.tables:
             yield Printed(base.name, base.title, base.paper)
         yield from _compressed(table, base.name, base.title, base.gdws)
         for row in base.pruned:
@@ -97,25 +97,24 @@ def grid(name: str, records: dict[str, Record], notes: dict[str, str]) -> Grid:
 
 def leaderboard(records: dict[str, Record]) -> Grid:
     """Ours beside public entries, by the share of the weights that is removed."""
-    rows, chosen = list[tuple[str, ...]](), [record for record in records.values() if "leaderboard" in record["tables"]]
+    rows, chosen = list[tuple[str, ...]](), [record for record in records.values() if LEADERBOARD in record["tables"]]
     for base in paper().base:
-        if not base.leaderboard:
-            continue
-        first = [record for record in chosen if record["name"] == base.name]
+        name = base.named(base.leaderboard.recipe)
+        first = [record for record in chosen if record["name"] == name]
         rows += [(f"{base.title}, dense", "0 %", *_board_cells(record)) for record in first]
-        for removed in base.leaderboard:
+        for removed in base.leaderboard.shares:
             for entry in paper().entry:
                 for share, natural, robust in entry.rows if entry.network == base.name else ():
                     if share == removed:
                         cells = (f"{natural:.2f}", f"{robust:.2f}", NOTHING, NOTHING, NOTHING)
                         rows.append((f"{base.title}: {entry.title}", f"{100 * removed:.0f} %", *cells))
-            start = f"{base.name}.auto-removed-{removed:g}"
+            start = f"{name}.auto-removed-{removed:g}"
             for record in chosen:
                 if record["name"].startswith(start):
                     title = f"{base.title}: auto{', tuned' if record['tuned'] else ''}"
                     rows.append((title, f"{100 * removed:.0f} %", *_board_cells(record)))
     head = ("network", "fewer weights", "natural", "AutoAttack", "images", "MB", "FPS here")
-    return Grid("leaderboard", paper().table["leaderboard"].title, head, tuple(rows), ())
+    return Grid(LEADERBOARD, paper().table[LEADERBOARD].title, head, tuple(rows), ())
 
 
 def _board_cells(record: Record) -> tuple[str, ...]:
