@@ -29,6 +29,15 @@ def test_a_float_file_gives_the_logits_of_onnx_runtime(factored_file):
     torch.testing.assert_close(StraightThrough(factored_file)(part), OnnxRuntime(factored_file)(part), atol=1e-4, rtol=0)
 
 
+@pytest.mark.parametrize("mode", ["zeros", "reflect", "replicate", "circular"])
+def test_every_mode_of_padding_is_that_of_the_file(tmp_path, mode):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 4, (3, 5), padding=(1, 2), padding_mode=mode), nn.Conv2d(4, 2, 1)).eval()
+    x = torch.rand(2, 3, 8, 10)
+    to_onnx(model, tmp_path / "padded.onnx", x)
+    torch.testing.assert_close(StraightThrough(tmp_path / "padded.onnx")(x), model(x))
+
+
 def test_an_int8_file_decides_as_onnx_runtime_does(int8_file):
     """One level of the last layer may differ where a sum rounds another way; decisions may not, where they are clear."""
     part = images(60)

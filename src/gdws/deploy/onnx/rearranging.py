@@ -53,7 +53,8 @@ def split(inputs: list[Any], attributes: Attributes) -> Sequence[Tensor]:
 def padded_all(inputs: list[Any], attributes: Attributes) -> Tensor:
     """Of the last axes only: those before them stay as they are."""
     x, pads, value = [*inputs, None][:3]
-    pads, mode = numbers_in(pads), {b"edge": "replicate", b"reflect": "reflect"}.get(attributes.get("mode", b""), "constant")
+    modes = {b"constant": "constant", b"edge": "replicate", b"reflect": "reflect", b"wrap": "circular"}
+    pads, mode = numbers_in(pads), modes[attributes.get("mode", b"constant")]
     if len(inputs) > 3 and inputs[3] is not None:
         raise GdwsError("a Pad names its axes: expected one of all axes")
     last_first = [each for axis in reversed(range(x.ndim)) for each in (pads[axis], pads[axis + x.ndim])]
