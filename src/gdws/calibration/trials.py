@@ -108,11 +108,11 @@ def _measure(
                 ]
                 for structure, layers in structures.items():
                     for index, layer in enumerate(layers.values()):
-                        moved = torch.zeros(len(part), DRAWS, dtype=torch.float64, device=device)
+                        moved: dict[int, Tensor] = {}  # by rows: frames or crops of one sample count as samples
                         for use, y, slope in zip(uses[name], dense, slopes, strict=True):
                             error = (y - layer(use.input)).flatten(1)
-                            moved += (slope @ error[:, :, None])[:, :, 0]
-                        sums[name, structure][index] += float(moved.square().sum())
+                            moved[len(y)] = moved.get(len(y), 0) + (slope @ error[:, :, None])[:, :, 0].double()
+                        sums[name, structure][index] += sum(float(rows.square().sum()) for rows in moved.values())
     return {key: total / (2 * DRAWS * len(images)) for key, total in sums.items()}
 
 
