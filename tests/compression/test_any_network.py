@@ -99,6 +99,30 @@ class OneDimension(nn.Module):
         return self.along(x.mean(3))
 
 
+class Siamese(nn.Module):
+    """How far two pictures are apart: one number for each pair, of a trunk that runs once on both."""
+
+    def __init__(self):
+        super().__init__()
+        self.trunk = nn.Sequential(conv(3, 16), nn.ReLU(), conv(16, 24, stride=2), nn.ReLU(), conv(24, 24))
+
+    def forward(self, left, right):
+        seen, count = self.trunk(torch.cat([left, right])).mean((2, 3)), left.shape[0]
+        return (seen[:count] - seen[count:]).square().sum(1)
+
+
+class Frames(nn.Module):
+    """Scores of a clip (B, frames, 3, H, W): a trunk sees the frames of all clips as one batch, a head one map of each clip."""
+
+    def __init__(self):
+        super().__init__()
+        self.trunk, self.head = nn.Sequential(conv(3, 16), nn.ReLU(), conv(16, 16), nn.ReLU()), conv(16, 16)
+
+    def forward(self, clips):
+        seen = self.trunk(clips.flatten(0, 1)).unflatten(0, clips.shape[:2]).mean(1)
+        return {"maps": self.head(seen)}
+
+
 def upscaler_of(channels=3, wrap=lambda network: network):
     return wrap(Upscaler(channels))
 
@@ -118,6 +142,8 @@ NETWORKS = {
     "dilated segmentation": (Dilated, lambda: batches(3, 32, 32)),
     "two inputs by name": (Denoiser, lambda: [{"x": torch.rand(4, 1, 20, 20), "sigma": torch.rand(4)} for _ in range(3)]),
     "two inputs by position": (Denoiser, lambda: [gdws.Arguments(torch.rand(4, 1, 20, 20), torch.rand(4)) for _ in range(3)]),
+    "one number for two pictures": (Siamese, lambda: [{"left": x, "right": x.flip(0)} for x in batches(3, 16, 16)]),
+    "frames of clips": (Frames, lambda: batches(5, 3, 16, 16)),
     "upscaler": (upscaler_of, lambda: batches(3, 16, 16)),
     "targets beside the inputs": (upscaler_of, lambda: [(x, torch.rand(4, 3, 32, 32)) for x in batches(3, 16, 16)]),
     "one channel": (lambda: upscaler_of(1), lambda: batches(1, 16, 16)),

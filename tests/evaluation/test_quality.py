@@ -26,6 +26,13 @@ def model():
     return Blur(0.1).eval()
 
 
+def test_one_number_for_each_sample_is_measured_as_pictures_are():
+    network, truth = nn.Sequential(nn.Conv2d(1, 1, 1, bias=False), nn.Flatten(0)), torch.tensor([0.0, 1.0, 0.5])
+    nn.init.ones_(network[0].weight)
+    found = gdws.quality(network, [(truth.view(3, 1, 1, 1) + 0.1, truth)])
+    assert (found.value, found.samples) == (pytest.approx(20), 3)
+
+
 def test_psnr_is_the_mean_over_the_samples(model):
     x, noise = torch.rand(10, 3, 9, 9), 0.1 * torch.randn(10, 3, 9, 9)
     with torch.no_grad():

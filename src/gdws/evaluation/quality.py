@@ -97,7 +97,7 @@ def _measured(output: Tensor, wanted: Tensor) -> tuple[tuple[str, str], list[flo
         )
     low, high = float(wanted.min()), float(wanted.max())
     peak = 1.0 if low >= 0 and high <= 1 else high - low
-    errors = (output.double() - wanted.double()).square().flatten(1).mean(1).clamp_min(1e-20)
+    errors = (output.double() - wanted.double()).square()[..., None].flatten(1).mean(1).clamp_min(1e-20)
     return ("PSNR", "dB"), (10 * (peak**2 / errors).log10()).tolist()
 
 

@@ -71,7 +71,7 @@ class Values(Objective):
         if shapes[0] != shapes[1]:
             raise GdwsError(f"the networks returned {shapes[0]} and {shapes[1]}: expected outputs of the same shapes")
         parts = [
-            ((b.double() - a.double()).square() * weight.to(a.device)).flatten(1).mean(1).cpu()
+            ((b.double() - a.double()).square() * weight.to(a.device))[..., None].flatten(1).mean(1).cpu()  # also of (B,)
             for a, b, weight in zip(first, second, self._weights(first), strict=True)
         ]
         return torch.stack(parts).mean(0)
