@@ -147,6 +147,60 @@ def test_a_layer_that_is_called_again_is_fitted_to_all_its_calls(times, pooled):
     assert all(ours < 1.5 * each for ours, each in zip(together, separately, strict=True))  # fitted to the first: 8x and more
 
 
+class Parts(nn.Module):
+    """The two halves of each picture as one batch: by pictures, or all left halves before all right ones."""
+
+    def __init__(self, by_pictures):
+        super().__init__()
+        self.first, self.a, self.b = (nn.Conv2d(inputs, 8, 3, padding=1) for inputs in (3, 8, 8))
+        self.head, self.by_pictures = nn.Linear(8, 4), by_pictures
+
+    def forward(self, x):
+        parts = torch.stack(x.chunk(2, 3), 1 if self.by_pictures else 0)
+        y = self.b(torch.relu(self.a(torch.relu(self.first(parts.flatten(0, 1)))))).mean((2, 3))
+        y = y.unflatten(0, parts.shape[:2])
+        return self.head(y[:, 0] - y[:, 1] if self.by_pictures else y[0] - y[1])
+
+
+@pytest.mark.parametrize("is_attacked", [False, True])
+def test_parts_of_samples_are_fitted_in_whatever_order_they_lie(is_attacked):
+    torch.manual_seed(0)
+    by_pictures = Parts(True).eval()
+    by_sides = Parts(False).eval()
+    by_sides.load_state_dict(by_pictures.state_dict())
+    clean = nn.functional.interpolate(torch.rand(20, 3, 4, 8), (9, 18), mode="bilinear")
+    attacked = (clean + 0.03 * torch.randn_like(clean)).clamp(0, 1)
+    made = gdws.plan(by_pictures, [clean], gdws.Macs(0.5), "uniform")
+    fitted = []
+    for model in (by_pictures, by_sides):
+        compressed = gdws.apply(model, made)
+        layers = {name: compressed.get_submodule(name) for name in ("a", "b")}
+        refit_module.refit(model, layers, [81, 81], clean, attacked if is_attacked else None)
+        fitted.append(compressed)
+    for name in ("a", "b"):
+        one, other = (each.get_submodule(name).pointwise for each in fitted)
+        torch.testing.assert_close(one, other, atol=1e-4, rtol=0)
+
+
+class Regions(Parts):
+    """The first layer sees pictures, the second some regions of a few of them."""
+
+    def forward(self, x):
+        y = self.a(torch.relu(self.first(x)))
+        chosen = torch.cat([y[:1, :, :6, :6], y[:, :, 3:, 3:][:, :, :6, :6]])
+        return self.head(y.mean((2, 3)) + self.b(chosen).mean((2, 3))[1:])
+
+
+def test_a_layer_whose_maps_nobody_can_tell_apart_stays_as_it_is():
+    torch.manual_seed(0)
+    model, clean = Regions(True).eval(), torch.rand(20, 3, 9, 9)
+    compressed = gdws.apply(model, gdws.plan(model, [clean], gdws.Macs(0.5), "uniform"))
+    before = copy.deepcopy(compressed)
+    refit_module.refit(model, {"a": compressed.a, "b": compressed.b}, [81, 36], clean, None)
+    assert not torch.equal(compressed.a.pointwise, before.a.pointwise)
+    assert torch.equal(compressed.b.pointwise, before.b.pointwise)
+
+
 def test_the_bar_of_a_refit_goes_on_with_every_layer():
     """Bug: it stood at 0/1 for minutes."""
 

@@ -7,6 +7,9 @@ and goes on with the refitted layer. One forward pass therefore refits the whole
 solved for all its calls so far; its earlier outputs are then out of date, so that a second pass, in which such layers stay as
 they are, refits the others.
 
+Where parts of samples go through a layer as one batch (frames of clips, the two pictures of pairs), the halves may lie part by
+part: original, compressed, original, compressed. A look at the maps of equal halves tells it before anything is fitted.
+
 With z the features that the layer's bank makes of x, the mix P minimizes, summed over calibration images and output pixels,
 
     |y - P z|^2 on clean images  +  |y - P z|^2 on attacked ones  +  ATTACK_WEIGHT |dy - P dz|^2,
@@ -17,23 +20,28 @@ them, and they are what robustness is made of. A small ridge pulls P toward the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import cycle
 
 import torch
 from torch import Tensor, nn
 
+from gdws.calibration.hooks import record_uses
 from gdws.core.execution import LARGEST_TEMPORARY, full_precision, placement, private_copy
 from gdws.core.inputs import Inputs, call_model, concatenate, place
 from gdws.core.progress import track
-from gdws.core.sites import find_convolutions, replace_modules
+from gdws.core.sites import replace_modules
 from gdws.structures.layers import FactoredConv2d
 from gdws.structures.metric import add_moment, mirror, product
 
 ATTACK_WEIGHT = 16.0
 RIDGE = 1e-3
 """Of the diagonal of the normal equations."""
+
+ALIKE = 1e-2
+"""Of a map's largest value: maps of the same sample in two halves of a batch differ by less, by rounding alone."""
 
 MOST_PIXELS = 2**15
 """Output pixels that a layer is fitted to, clean and attacked each: far more than it has weights for each output."""
@@ -55,20 +63,24 @@ class NormalEquations:
 class _Pair(nn.Module):
     """A convolution and the layer in its place.
 
-    uses      calls in one pass.
+    blocks    of each call in one pass: in how many blocks, with a part of all samples each, its maps lie (find_blocks).
     steps     of a progress bar, one for each call that refits the layer.
     attacked  whether the second half of the images are the first ones, attacked.
     fitting   whether each call does.
     """
 
-    def __init__(self, conv: nn.Conv2d, layer: FactoredConv2d, uses: int, steps: Iterator[int], attacked: bool) -> None:
+    def __init__(
+        self, conv: nn.Conv2d, layer: FactoredConv2d, blocks: Sequence[int], steps: Iterator[int], attacked: bool
+    ) -> None:
         super().__init__()
-        self.conv, self.layer, self.uses, self.steps, self.attacked = conv, layer, uses, steps, attacked
+        self.conv, self.layer, self.steps, self.attacked = conv, layer, steps, attacked
+        self.uses, self.blocks = len(blocks), cycle(blocks)
         self.fitting = True
         self.earlier: list[NormalEquations] = []
 
     def forward(self, input: Tensor) -> Tensor:
-        original, compressed = input.chunk(2)
+        blocks, copies = next(self.blocks), 4 if self.attacked else 2
+        original, compressed = _swapped(input, blocks, copies).chunk(2)
         first: Tensor = self.conv(original[:1])
         y = first.new_empty(len(input), *first.shape[1:])
         target, output = y.chunk(2)
@@ -80,7 +92,33 @@ class _Pair(nn.Module):
         if self.fitting:
             next(self.steps, None)
         _fill(output, self.layer, compressed)
-        return y
+        return _swapped(y, copies, blocks)
+
+
+def _swapped(maps: Tensor, outer: int, inner: int) -> Tensor:
+    """Rows of `outer` times `inner` runs as `inner` times `outer` ones; a view where one of them is one."""
+    swapped: Tensor = maps.unflatten(0, (outer, inner, -1)).transpose(0, 1).flatten(0, 2)
+    return swapped
+
+
+def find_blocks(model: nn.Module, convolutions: Mapping[str, nn.Conv2d], sample: Inputs) -> dict[str, list[int]]:
+    """By convolution, of each call on a batch of several copies of the samples: in how many blocks its maps lie, each with a
+    part of all copies. Left out are convolutions of which neither one block fits nor one for each part of a sample."""
+    with record_uses(convolutions) as uses, torch.no_grad():
+        call_model(model, concatenate([sample, sample]))
+    found = {name: [_blocks_in(use.input, len(sample)) for use in calls] for name, calls in uses.items()}
+    return {name: blocks for name, blocks in found.items() if all(blocks)}
+
+
+def _blocks_in(maps: Tensor, samples: int) -> int:
+    """Of maps of so many samples, twice: 1 or the number of parts of a sample, whichever fits better, or 0."""
+    apart = {
+        blocks: float(maps.unflatten(0, (blocks, 2, -1)).diff(dim=1).abs().max())
+        for blocks in (1, len(maps) // (2 * samples))
+        if blocks and len(maps) % (2 * blocks) == 0
+    }
+    best = min(apart, key=apart.__getitem__, default=0)
+    return best if best and apart[best] <= ALIKE * float(maps.abs().max()) else 0
 
 
 def _fill(out: Tensor, module: nn.Module, x: Tensor, rows: int = 32) -> None:
@@ -98,6 +136,7 @@ def refit(
 
     Feature maps of two copies of the images, or four with attacked ones, are in memory at once, so only as many are used as
     LARGEST_MAP allows: for ResNet-18 256 attacked ones of 32x32 pixels on a CPU, where they also cost time, and 800 on a GPU.
+    Layers of which it cannot be told whose maps they see, such as those of a network that chooses regions, stay as they are.
     """
     device, dtype = placement(model)
     widest = max((layer.out_channels * p for layer, p in zip(layers.values(), positions, strict=True)), default=1)
@@ -106,13 +145,14 @@ def refit(
     images = images[:count]
     shell = private_copy(model).eval()
     both = place(images if attacked is None else concatenate([images, attacked[:count]]), device, dtype)
-    uses = {site.name: len(site.maps) for site in find_convolutions(model, both[:1]) if site.name in layers}
+    blocks = find_blocks(shell, {name: _conv(shell, name) for name in layers}, both[:2])
+    uses = {name: len(calls) for name, calls in blocks.items()}
     # Layers of one call are fitted once more where others have several, which only the end of a pass knows.
     shared_by_calls = any(count > 1 for count in uses.values())
     total = sum(uses.values()) + shared_by_calls * sum(count == 1 for count in uses.values())
     steps = track(range(total), f"refit on {len(images)} images", total)
     next(steps, None)
-    pairs = [_Pair(_conv(shell, name), layer, uses[name], steps, attacked is not None) for name, layer in layers.items()]
+    pairs = [_Pair(_conv(shell, name), layers[name], calls, steps, attacked is not None) for name, calls in blocks.items()]
     replace_modules(shell, {pair.conv: pair for pair in pairs})
     with full_precision(), torch.no_grad(), closing(steps):
         for _ in range(2 if shared_by_calls else 1):
