@@ -200,6 +200,27 @@ def test_full_size_changes_nothing_and_half_is_saved_loaded_and_exported(name, t
         torch.testing.assert_close(value, expected.float(), atol=10 * tolerance * scale, rtol=0)
 
 
+class Mixed(nn.Module):
+    """Convolutions in bfloat16, weights in float32."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(conv(3, 16), nn.ReLU(), conv(16, 16), nn.ReLU(), conv(16, 3))
+
+    def forward(self, x):
+        with torch.autocast(x.device.type, dtype=torch.bfloat16):
+            return self.layers(x).float()
+
+
+def test_convolutions_may_run_in_a_type_of_their_own():
+    torch.manual_seed(0)
+    model, data = Mixed().eval(), batches(3, 16, 16)
+    whole = gdws.compress(model, data, gdws.Macs(1.0), gdws.Calibrated(**METHOD))
+    half = gdws.compress(model, data, gdws.Macs(0.6), gdws.Calibrated(**METHOD))
+    assert torch.equal(whole(data[0]), model(data[0]))
+    assert 0 < gdws.plan_of(half).fidelity.distance < 0.5
+
+
 def test_what_stays_is_named_with_a_reason():
     unet, data = UNet().eval(), batches(3, 32, 32)
     plan = gdws.plan(unet, data, gdws.Macs(0.7), gdws.Calibrated(**METHOD))

@@ -49,10 +49,11 @@ def record_uses(convolutions: Mapping[str, nn.Conv2d]) -> Iterator[dict[str, lis
 
     def watch(name: str, conv: nn.Conv2d) -> torch.utils.hooks.RemovableHandle:
         def note(_: nn.Module, inputs: tuple[Tensor, ...], named: dict[str, Tensor], output: Tensor) -> None:
-            use = Use(input_of(inputs, named).detach())
+            dtype = conv.weight.dtype  # of which, under autocast, neither may be
+            use = Use(input_of(inputs, named).detach().to(dtype))
             uses[name].append(use)
             if output.requires_grad:
-                output.register_hook(lambda gradient: setattr(use, "gradient", gradient.detach()))
+                output.register_hook(lambda gradient: setattr(use, "gradient", gradient.detach().to(dtype)))
 
         return conv.register_forward_hook(note, prepend=True, with_kwargs=True)  # before others, which may change the output
 
