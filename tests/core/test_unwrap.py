@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn.utils import parametrizations, prune
 
 import gdws
+from gdws.core.errors import GdwsError
 from gdws.core.hashing import weights_hash
 from gdws.core.unwrap import unwrap
 
@@ -129,3 +130,9 @@ def test_a_network_in_a_wrapper_goes_all_the_way(images, tmp_path, name):
     assert gdws.compile(fast, "onnxruntime", example=images, threads=1)(images).shape == (12, 4)
     labelled = [(images, torch.zeros(12, dtype=torch.int64))]
     assert torch.equal(gdws.evaluate(wrapped, labelled).natural, unwrap(wrapped)(images).argmax(1) == 0)
+
+
+@pytest.mark.parametrize("given", ["network.onnx", {"0.weight": torch.zeros(8, 3, 3, 3)}])
+def test_what_is_no_module_is_refused(given):
+    with pytest.raises(GdwsError, match=f"the model is a {type(given).__name__}: expected an nn.Module"):
+        gdws.compress(given, [torch.rand(2, 3, 8, 8)], gdws.Macs(0.5))

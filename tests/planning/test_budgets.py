@@ -3,6 +3,7 @@
 import math
 
 import pytest
+import torch
 
 import gdws
 from gdws.core.errors import GdwsError
@@ -45,6 +46,19 @@ def test_every_kind_of_budget_is_of_a_kind_of_its_own():
     assert gdws.Latency(0.5).share == gdws.Speedup(2).share == 0.5
     with pytest.raises(GdwsError, match="expected one of Macs, Params, Latency, Speedup, Beta, Drop"):
         Budget(0.5)
+
+
+@pytest.mark.parametrize("given", [0.5, gdws.Macs, "macs"])
+@pytest.mark.parametrize("call", [gdws.compress, gdws.plan])
+def test_what_is_no_budget_is_refused(call, given):
+    with pytest.raises(GdwsError, match=r"the budget is .*: expected one of Macs, .*, such as Macs\(0.5\)"):
+        call(torch.nn.Conv2d(3, 8, 3), [torch.rand(2, 3, 8, 8)], given)
+
+
+@pytest.mark.parametrize("value", ["0.5", None, (0.5,)])
+def test_what_is_no_number_is_refused(value):
+    with pytest.raises(GdwsError, match=r"Macs got .*: expected a number"):
+        gdws.Macs(value)
 
 
 def test_prices_are_the_costs_of_layers(residual):

@@ -19,7 +19,7 @@ from gdws.core.errors import GdwsError
 from gdws.core.execution import private_copy
 from gdws.core.unwrap import unwrap
 from gdws.objectives import Classes
-from gdws.planning.budgets import Budget, Drop
+from gdws.planning.budgets import Budget, Drop, check_budget
 from gdws.planning.fidelity_records import HELD_BACK
 from gdws.planning.latency.table import LatencyTable
 from gdws.planning.latency.target import Target
@@ -75,6 +75,7 @@ def compress(
     >>> gdws.plan_of(fast).macs <= 0.5
     True
     """
+    check_budget(budget)
     model = private_copy(unwrap(model))
     given = None if check is None else CheckImages.gather(check)
     if given is None and not budget.is_searched:
@@ -141,6 +142,7 @@ def plan(
     >>> layer.name, sum(layer.g), layer.macs < 0.5 * layer.dense_macs
     ('layer1.0.conv1', 112, True)
     """
+    check_budget(budget)
     if check is not None and not budget.is_searched:
         raise GdwsError(f"a plan for {budget} got check=: expected it for Drop only, or with gdws.compress or gdws.report")
     given = None if check is None else CheckImages.gather(check)

@@ -72,6 +72,10 @@ def unwrap(model: nn.Module) -> nn.Module:
 
 def innermost(model: nn.Module) -> nn.Module:
     """The network inside of all wrappers. One that was `Normalized` normalizes its input before its forward pass."""
+    if not isinstance(model, nn.Module):
+        raise GdwsError(
+            f"the model is a {type(model).__name__}: expected an nn.Module (gdws.models.from_onnx makes one of an ONNX file)"
+        )
     if isinstance(model, Normalized):
         return _normalizing(innermost(model.network), model.mean, model.std)
     parallel = (nn.DataParallel, nn.parallel.DistributedDataParallel)

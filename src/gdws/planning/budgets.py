@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import reprlib
 import sys
 from dataclasses import dataclass
+from numbers import Real
 from typing import ClassVar, Protocol
 
 from gdws.core.errors import GdwsError
@@ -56,6 +58,8 @@ class Budget:
     is_searched: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
+        if not isinstance(self.value, Real):
+            raise GdwsError(f"{type(self).__name__} got {reprlib.repr(self.value)}: expected a number")
         if not -sys.float_info.max <= self.value <= sys.float_info.max and isinstance(self.value, int):
             raise GdwsError(
                 f"{type(self).__name__} got an integer of {self.value.bit_length()} bits: expected a smaller number"
@@ -191,3 +195,9 @@ class Drop(Budget):
 
 
 KINDS: dict[str, type[Budget]] = {kind.__name__: kind for kind in (Macs, Params, Latency, Speedup, Beta, Drop)}
+
+
+def check_budget(budget: object) -> None:
+    """Refuse what is no budget, such as a bare number or a kind without one."""
+    if not isinstance(budget, Budget):
+        raise GdwsError(f"the budget is {reprlib.repr(budget)}: expected one of {', '.join(KINDS)}, such as Macs(0.5)")
