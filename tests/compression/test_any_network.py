@@ -338,6 +338,12 @@ def test_wrong_things_get_one_sentence(odd, objective, words):
         gdws.calibrate(Odd(odd).eval(), batches(3, 16, 16), gdws.Calibrated(**METHOD, objective=objective))
 
 
+def test_integers_alone_are_refused_for_what_they_are():
+    model = nn.Sequential(nn.Embedding(20, 8), conv(12, 8), conv(8, 8)).eval()
+    with pytest.raises(GdwsError, match=r"called with torch.int64 alone, which have no gradients: expected floats"):
+        gdws.compress(model, [torch.randint(20, (4, 12, 12))], gdws.Macs(0.5))
+
+
 def test_an_attack_on_what_is_no_classifier_is_refused():
     method = gdws.Calibrated(**METHOD, attack=gdws.attacks.PGD(steps=1))
     with pytest.raises(GdwsError, match=r"the objective 'values' got the attack .*expected attack=None"):

@@ -178,10 +178,16 @@ def check_differentiable(answers: Answers, sample: Inputs) -> None:
     """Refuse a model whose answers have no gradient graph back to the sample: nothing could be attacked or measured
     through it."""
     x = with_gradients(sample)
+    wanted = [value for value in tensors_of(x) if value.requires_grad]
+    if not wanted:
+        kinds = " and ".join(sorted({str(value.dtype) for value in tensors_of(x)}))
+        raise GdwsError(
+            f"the network is called with {kinds} alone, which have no gradients: expected floats, such as what its first "
+            "layers make of them, and the rest of the network as the model"
+        )
     with torch.enable_grad():
         moving = [value.sum() for value in answers(x) if value.requires_grad]
-        wanted = [value for value in tensors_of(x) if value.requires_grad]
-        gradients = torch.autograd.grad(moving, wanted, allow_unused=True) if moving and wanted else ()
+        gradients = torch.autograd.grad(moving, wanted, allow_unused=True) if moving else ()
     if all(gradient is None for gradient in gradients):
         raise GdwsError(
             "the model detaches its outputs from the images: expected gradients to pass through it (no detach, no no_grad)"
