@@ -26,6 +26,11 @@ class Upscaler(nn.Module):
         return self.shuffle(self.last(torch.relu(self.third(torch.relu(self.second(torch.relu(self.first(x))))))))
 
 make = Upscaler
+
+
+class Blend(Upscaler):
+    def forward(self, left, right):
+        return super().forward(left + right)
 """
 
 
@@ -88,6 +93,15 @@ def test_an_onnx_file_goes_in_and_comes_out(place, done):
         (wanted,), (found,), (alone,) = (floats_in(model(x)) for model in (original, folder, resolve("fast")))
     assert float((found - wanted).square().mean()) < 0.2 * float(wanted.var())
     torch.testing.assert_close(alone, found, atol=1e-4, rtol=1e-4)
+
+
+def test_networks_of_several_arguments_are_evaluated_too(place, done):
+    random = np.random.default_rng(0)
+    pairs = {f"{split}_{name}": random.random((8, 3, 16, 16)) for split in ("train", "test") for name in ("left", "right")}
+    np.savez("pairs.npz", **pairs)
+    source = f"{place}/up.py:Blend"
+    done("compress", source, "--data", "npz:pairs.npz", "--macs", 0.6, "--out", "fast", "--no-cache")
+    assert "on 8 held-out samples" in done("evaluate", source, "fast", "--data", "npz:pairs.npz")
 
 
 def test_one_network_that_is_no_classifier_needs_another_beside_it(place, run):

@@ -80,7 +80,7 @@ def evaluate_command(
         raise GdwsError("--resume without --checkpoint: expected the file to continue")
     if checkpoint is not None:
         check_file(checkpoint)
-    test = data.load(data_name, "test").take(n, batch)
+    test = data.load(data_name, "test", labels=False).take(n, batch)
     attacks = _attacks(attack, steps, eps)
     with join_processes() as processes:
         where = local_device(usable_device(device))
