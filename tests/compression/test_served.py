@@ -120,6 +120,13 @@ def test_a_network_whose_copy_would_run_the_original_is_refused(images):
         gdws.plan(model, [images], gdws.Macs(0.5), "uniform")
 
 
+@pytest.mark.parametrize("wrap", [lambda scripted: scripted, nn.Sequential])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_torchscript_is_refused_by_its_name(images, wrap):
+    with pytest.raises(GdwsError, match="is or holds TorchScript: expected what it was made from"):
+        gdws.plan(wrap(torch.jit.trace(network(), images[:1])), [images], gdws.Macs(0.5), "uniform")
+
+
 class Named(nn.Module):
     """Calls its convolutions by the name of their input."""
 

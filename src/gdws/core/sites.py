@@ -79,6 +79,8 @@ def find_convolutions(
     replaced = [f"{name or 'the model'} has a forward of its own" for name, m in model.named_modules() if "forward" in vars(m)]
     if not maps:
         why = f", since {replaced[0]}" if replaced and names else ""
+        if any(isinstance(module, torch.jit.ScriptModule) for module in model.modules()):
+            raise GdwsError(f"the model {type(model).__name__} is or holds TorchScript: expected what it was made from")
         raise GdwsError(f"the model {type(model).__name__} runs no nn.Conv2d{why}: expected a CNN")
 
     first = next(iter(maps))
