@@ -243,6 +243,7 @@ def test_a_network_that_cannot_be_exported_is_saved_and_says_so(run, project):
         ("raise SystemExit(0)", "f.py:make cannot be run: SystemExit: 0"),
         ("import sys\nsys.path.pop(0)\ndef make():\n    sys.exit('no')", "f.py:make cannot be run: SystemExit: no"),
         ("def make():\n    return {'a': 1}", "f.py:make gives a dict: expected a function that returns an nn.Module"),
+        ("def other():\n    return None", "f.py has no function make: expected one without arguments that returns"),
         ("def make():\n    return {}['weights']", "f.py:make cannot be run: KeyError: 'weights'"),
         (
             "from torch import nn\nclass Two(nn.Module):\n"

@@ -255,6 +255,8 @@ def _from_file(path: Path, factory: str) -> nn.Module:
     finally:
         with suppress(ValueError):  # the file removed it
             sys.path.remove(str(path.parent.resolve()))
+    if not callable(build):
+        raise GdwsError(f"{path} has no function {factory}: expected one without arguments that returns an nn.Module")
     if not isinstance(model, nn.Module):
         raise GdwsError(f"{path}:{factory} gives a {type(model).__name__}: expected a function that returns an nn.Module")
     return model
