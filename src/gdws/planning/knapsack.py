@@ -143,10 +143,10 @@ class _Node:
 
     def floor(self, rest: NDArray[np.bool_]) -> Callable[[Floats | float], Floats]:
         """F_R of the layers R in a mask, a function of the room for their cost: inf where nothing fits."""
-        (cost, loss), (least_cost, allocate_layers) = self.steps[:, rest[self.owner]], self.ends[:, rest].sum(1)
+        (cost, loss), (least_cost, least_loss) = self.steps[:, rest[self.owner]], self.ends[:, rest].sum(1)
         cost = least_cost + np.append(0.0, np.cumsum(cost))
         # Summed from the least loss up, so that rounding is relative to the value, not to the greatest loss.
-        loss = allocate_layers + np.append(0.0, np.cumsum(loss[::-1]))
+        loss = least_loss + np.append(0.0, np.cumsum(loss[::-1]))
         return lambda room: np.interp(-(room + self.slack * self.limit), -cost[::-1], loss, right=math.inf)
 
     def solution(self, at: Sequence[int]) -> Solution:
