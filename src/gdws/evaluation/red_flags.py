@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from gdws.attacks import Attack
+from gdws.attacks.gradient_ascent import loss_gradient
 from gdws.core.checks import Batches, unpack_batch
 from gdws.core.execution import at_least_float32, evaluating, full_precision, placement
 from gdws.core.inputs import call_model
@@ -124,7 +124,7 @@ def attack_survivors_again(
     name: str, model: nn.Module, images: Tensor, labels: Tensor, attacks: Sequence[Attack], seed: int
 ) -> Iterator[RedFlag]:
     """A closer look at images that survived every attack; the attacks that broke the most others come first."""
-    slopes = _gradients(model, images, labels).abs().flatten(1).amax(1)
+    slopes = loss_gradient(model, images, labels)[1].abs().flatten(1).amax(1)
     if flat := _notable(slopes < FLAT):
         yield RedFlag(name, "gradients", f"the loss has no gradient (below {FLAT:g}) at {flat} that survived")
     if stronger := next(filter(None, map(_strengthen, attacks)), None):
@@ -170,14 +170,6 @@ def _linf_radius(attack: Attack) -> float:
     """eps of an l-inf attack (which those are that name no other norm), 0 of others."""
     eps = getattr(attack, "eps", 0)
     return eps if isinstance(eps, float) and getattr(attack, "norm", "linf") == "linf" else 0.0
-
-
-def _gradients(model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
-    x = images.detach().requires_grad_(True)
-    with torch.enable_grad():
-        loss = F.cross_entropy(model(x), labels, reduction="sum")
-    (gradient,) = torch.autograd.grad(loss, x)
-    return gradient
 
 
 def _search_at_random(model: nn.Module, images: Tensor, labels: Tensor, radius: float, generator: torch.Generator) -> Tensor:
