@@ -28,7 +28,7 @@ from gdws.calibration.sensitivity import attacked
 from gdws.core.checks import AnyBatches, check_seed, unpack_inputs
 from gdws.core.errors import GdwsError
 from gdws.core.execution import evaluating, full_precision, own_copy, placement
-from gdws.core.inputs import Inputs, map_tensors, place
+from gdws.core.inputs import Inputs, call_model, map_tensors, place
 from gdws.core.progress import note, track
 from gdws.core.unwrap import unwrap
 from gdws.objectives import AUTO, Objective
@@ -150,7 +150,7 @@ def _descend(
         with torch.no_grad(), _noted(taught) as wanted:
             goal = objective.answers(teacher, x)
         with torch.enable_grad(), _noted(layers) as given:
-            found = objective.outputs(_called(moving, place(x, placement(moving)[0], torch.float32)))
+            found = objective.outputs(call_model(moving, place(x, placement(moving)[0], torch.float32)))
             outputs = objective.loss(goal, found)
             errors = [
                 relative_error(w, g) for name in layers for w, g in zip(wanted[name], given[name], strict=True) if w.numel()
@@ -196,13 +196,9 @@ def _held_back_loss(teacher: nn.Module, moving: nn.Module, samples: Inputs, obje
     with torch.no_grad():
         for part in samples.split(AT_ONCE):
             goal = objective.answers(teacher, place(part, *placement(teacher)))
-            found = objective.outputs(_called(moving, place(part, placement(moving)[0], torch.float32)))
+            found = objective.outputs(call_model(moving, place(part, placement(moving)[0], torch.float32)))
             losses.append(float(objective.loss(goal, found)) * len(part))
     return sum(losses) / len(samples)
-
-
-def _called(model: nn.Module, inputs: Inputs) -> Any:
-    return model(inputs) if isinstance(inputs, Tensor) else inputs.call(model)
 
 
 def _again_and_again(batches: AnyBatches) -> Iterator[Inputs]:

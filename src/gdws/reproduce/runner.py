@@ -130,7 +130,7 @@ def work_off(
 ) -> None:
     """Take steps, the first first, until none is left or the time is up. number: of this worker, among those of a machine."""
     parent, log = multiprocessing.parent_process(), Log(place.out / "logs" / f"worker-{number}.log", deadline, display)
-    while open_steps := _open(place, steps):
+    while open_steps := left(place, steps):
         if time.time() > deadline or (parent is not None and not parent.is_alive()):
             return
         ready = (step for step in open_steps if all(is_done(place, needed) for needed in step.needs))
@@ -150,10 +150,6 @@ def failures(place: Place, steps: Sequence[Step]) -> dict[str, str]:
 
 def left(place: Place, steps: Sequence[Step]) -> list[Step]:
     """What is neither done nor failed nor needs what failed."""
-    return _open(place, steps)
-
-
-def _open(place: Place, steps: Sequence[Step]) -> list[Step]:
     found, lost = list[Step](), set[str]()
     for step in steps:
         if is_done(place, step):
