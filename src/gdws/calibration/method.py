@@ -15,7 +15,8 @@ ATTACK = PGD(steps=4)
 """The attack on the calibration images. Its start and four steps reach across the ball; with the seven of adversarial training,
 networks calibrated on them are no better, and half of the time is theirs."""
 AUTO: Literal["auto"] = "auto"
-"""Attack the calibration images with ATTACK where the network has robustness to keep."""
+"""An attack or an objective that is left to a look at the network: ATTACK where it has robustness to keep, and what its
+outputs speak for."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -232,7 +232,7 @@ def _telling(path: Path) -> Iterator[None]:
 
 @contextmanager
 def _workshop(path: Path) -> Iterator[Path]:
-    """A hidden folder beside `path`, locked while somebody works in it, and its lock."""
+    """A hidden folder beside `path`, locked while somebody works in it."""
     _clear_away(path.parent)
     while True:
         folder = path.parent / f".{path.name}.{secrets.token_hex(4)}.gdws"

@@ -7,7 +7,7 @@ plain tensor; several are `Arguments`, which are cut, moved and put together ali
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -74,7 +74,6 @@ class Arguments:
 
 
 Inputs = Tensor | Arguments
-AnyInputs = TypeVar("AnyInputs", Tensor, Arguments)
 
 
 def tensors_of(inputs: Inputs) -> list[Tensor]:

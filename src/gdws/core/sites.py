@@ -43,10 +43,6 @@ class Site:
         """Output pixels of all uses."""
         return sum(height * width for _, _, height, width in self.maps)
 
-    @property
-    def taps(self) -> int:
-        return self.conv.kernel_size[0] * self.conv.kernel_size[1]
-
 
 def find_convolutions(
     model: nn.Module,
