@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from gdws.attacks import MSD, PGD
 from gdws.core.checks import Batches, check_differentiable, check_weights, checked_logits, logits_of
 from gdws.core.distributed import SINGLE_PROCESS, ProcessGroup
-from gdws.core.errors import GdwsError
+from gdws.core.errors import GdwsError, first_line
 from gdws.core.execution import evaluating, full_precision, own_copy, placement
 from gdws.core.hashing import architecture_identity, data_hash, values_hash
 from gdws.core.progress import note, track
@@ -165,7 +165,7 @@ def check_trainable(model: nn.Module, data: Dataset, recipe: Recipe) -> None:
     try:
         logits = own_copy(model).train()(images.to(device))
     except (ValueError, TypeError, RuntimeError) as error:
-        raise GdwsError(f"the model fails in train mode on {len(images)} images: {str(error).splitlines()[0]}") from None
+        raise GdwsError(f"the model fails in train mode on {len(images)} images: {first_line(error)}") from None
     if not isinstance(logits, Tensor):
         raise GdwsError(f"the model returns a {type(logits).__name__} in train mode: expected logits, as in eval mode")
 
