@@ -8,6 +8,7 @@ import threading
 import time
 import warnings
 from dataclasses import asdict
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -31,6 +32,7 @@ from gdws.data import Dataset
 from gdws.structures import STRUCTURES
 from gdws.structures.balance import balance
 from gdws.structures.layers import FactoredConv2d
+from gdws.training import runs
 from gdws.training.augment import crop_and_flip
 from gdws.training.batchnorm import share_batchnorm_statistics
 from gdws.training.learner import Learner
@@ -52,6 +54,19 @@ class Two(nn.Module):
     def forward(self, x):
         logits = self.network(x)
         return (logits, logits) if self.training else logits
+
+
+class Wordless(nn.Module):
+    """Fails in train mode, and does not say why."""
+
+    def __init__(self):
+        super().__init__()
+        self.network = network()
+
+    def forward(self, x):
+        if self.training:
+            raise ValueError
+        return self.network(x)
 
 
 def single():
@@ -309,6 +324,13 @@ def test_tensorboard_gets_the_log_where_it_is_installed(tmp_path):
     found = events.EventAccumulator(str(tmp_path / "tensorboard"))
     found.Reload()
     assert [event.value for event in found.Scalars("robust")] == pytest.approx([line["robust"] for line in trained.history])
+
+
+def test_tensorboard_is_closed_with_the_training(tmp_path, monkeypatch):
+    boards = []
+    monkeypatch.setattr(runs, "_board", lambda folder: boards.append(mock.Mock()) or boards[-1])
+    train(network(), training_images(80), recipe(epochs=1), tmp_path)
+    boards[0].close.assert_called_once_with()
 
 
 def test_the_best_epoch_is_kept_and_patience_ends(tmp_path, monkeypatch):
@@ -608,6 +630,7 @@ def test_a_checkpoint_without_its_record_is_refused(checkpoint, tmp_path, text, 
         (network, training_images, {"rate": 1e30}, "expected a rate below"),
         (Two, training_images, {}, "returns a tuple in train mode"),
         (single, training_images, {"batch": 1}, "fails in train mode on 1 images"),
+        (Wordless, training_images, {}, "fails in train mode on 2 images: ValueError"),
         (traced, training_images, {}, "is computed from other tensors"),
     ],
 )

@@ -12,7 +12,7 @@ from __future__ import annotations
 import importlib.util
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -61,7 +61,9 @@ def open_run(folder: Path, identity: dict[str, Any], resume: bool, writes: bool)
     """A Run, as long as which no other training is let into the folder. Arguments: Run."""
     ensure_folder(folder)
     with locked(folder / ".lock", f"trains in {folder}") if writes else nullcontext():
-        yield Run(folder, identity, resume, writes)
+        run = Run(folder, identity, resume, writes)
+        with nullcontext() if run.board is None else closing(run.board):
+            yield run
 
 
 class Run:
