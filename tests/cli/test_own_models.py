@@ -278,6 +278,14 @@ def test_what_a_file_does_wrong_is_one_sentence(run, tmp_path, command, code, wo
     assert sentence.startswith("gdws: ")
 
 
+def test_code_is_announced_also_beside_a_base(run, project):
+    """Bug: what was announced was --base, which is of folders alone."""
+    (project / "announced.py").write_text(MINE)
+    status, text = run("inspect", "announced.py:make", "--size", 8, "--base", "demo")
+    assert (status, "gdws: announced.py:make is code, which is run" in text) == (0, True), text
+    assert ran(project)
+
+
 def test_the_folder_knows_the_size_of_its_images(run, project):
     assert run("compress", "mine.py:make", "--out", "fast", *COMPRESS)[0] == 0
     bench = ["bench", "--warmup", 0, "--repeats", 1]

@@ -6,7 +6,8 @@ import json
 import math
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,11 +17,14 @@ import typer
 from torch import nn
 
 from gdws import data, models
+from gdws.cli.progress_bar import Bar
 from gdws.cli.terminal import errors, harmless
+from gdws.core.distributed import ProcessGroup, join_processes
 from gdws.core.errors import GdwsError, first_line
 from gdws.core.execution import MOST_THREADS
 from gdws.core.files import Kind, check_file, write_atomically
 from gdws.core.inputs import Arguments, Inputs
+from gdws.core.progress import shown
 from gdws.core.version import __version__
 from gdws.deploy.engines import PRECISIONS
 from gdws.deploy.onnx.signature import signature_of
@@ -57,9 +61,15 @@ Precision = Annotated[str, typer.Option(help=", ".join(PRECISIONS))]
 
 
 def load_network(
-    name: str, weights: Path | None = None, *, base: str | None = None, named: Iterable[str] = (), layers: bool = False
+    name: str,
+    weights: Path | None = None,
+    *,
+    classes: int | None = None,
+    base: str | None = None,
+    named: Iterable[str] = (),
+    layers: bool = False,
 ) -> nn.Module:
-    """The network of this name, with its layers where they are needed.
+    """The network of this name, with its layers where they are needed. Code is announced before it is run.
 
     A folder that was made from a file is built on --base, or on the same FILE.py:FACTORY or FILE.onnx if that is one of the
     models `named` on the line. Code that only the folder names, or what it would have fetched, is used where nothing else will
@@ -67,9 +77,9 @@ def load_network(
     """
     if base is None and is_folder(name):
         base = _same_code(base_of(name), named)
-    announce_code(name if base is None else base)
+    announce_code(base if base is not None and is_folder(name) else name)
     try:
-        return models.resolve(name, weights, base=base, layers=layers)
+        return models.resolve(name, weights, classes, base=base, layers=layers)
     except BaseNeeded as needed:
         if needed.base is None or not can_ask():
             raise
@@ -78,6 +88,13 @@ def load_network(
             raise
         base = needed.base
     return models.resolve(name, base=base, layers=layers)
+
+
+@contextmanager
+def processes_with_progress() -> Iterator[ProcessGroup]:
+    """The processes that torchrun started, of which the first shows a progress bar."""
+    with join_processes() as processes, shown(Bar(errors)) if processes.first() else nullcontext():
+        yield processes
 
 
 @cache

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from gdws import data, models
+from gdws import data
 from gdws.cli import tables
 from gdws.cli.options import (
     Base,
@@ -18,15 +17,14 @@ from gdws.cli.options import (
     Model,
     Seed,
     Weights,
-    announce_code,
     check_json,
     fraction,
     load_network,
     machine,
+    processes_with_progress,
     usable_device,
     write_json,
 )
-from gdws.cli.progress_bar import Bar
 from gdws.cli.terminal import console, errors
 from gdws.cli.training import (
     Batch,
@@ -41,12 +39,11 @@ from gdws.cli.training import (
 )
 from gdws.compression import storage
 from gdws.compression.compaction.compact import compact
-from gdws.core.distributed import join_processes, local_device
+from gdws.core.distributed import local_device
 from gdws.core.errors import GdwsError
 from gdws.core.files import check_writable
-from gdws.core.progress import shown
 from gdws.data import Dataset
-from gdws.models.names import base_of, is_folder
+from gdws.models.names import base_of, has_random_weights, is_folder
 from gdws.planning.cost import network_cost
 from gdws.training.pruning import PRUNINGS, Pruned, prune, pruning_for
 from gdws.training.pruning.masks import KINDS
@@ -91,21 +88,17 @@ def prune_command(
     """
     check_json(json_file)
     check_writable(out)
-    if weights is None and model.startswith(("zoo:", "torchvision:", "timm:")):
+    if weights is None and has_random_weights(model):
         raise GdwsError(f"{model} has random weights: expected its own with --weights")
     radius = None if eps is None else fraction(eps)
     given: dict[str, Any] = {"batch": batch, "loss": loss, "eps": radius, "steps": steps, "precision": precision}
     given |= {"flip": flip, "seed": seed, "kind": kind, "structured": structured}
     given |= {"keep": keep, "recipe": recipe_name, "prune_epochs": prune_epochs, "epochs": epochs}
-    with join_processes() as processes, nullcontext() if not processes.first() else shown(Bar(errors)):
+    with processes_with_progress() as processes:
         place = local_device(usable_device(device))
         method = pruning_for(method_name, data_name, place.type, **given)
         split = data.load(data_name, "train").take(images)
-        if is_folder(model):
-            network = load_network(model, base=base, layers=True).to(place)
-        else:
-            announce_code(model)
-            network = models.resolve(model, weights).to(place)
+        network = load_network(model, weights, base=base, layers=True).to(place)
         pruned = prune(network, split, method, out, resume=resume, processes=processes)
         if processes.first():
             _write(pruned, split, out, base or (base_of(model) if is_folder(model) else model))

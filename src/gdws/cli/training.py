@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
 import torch
 import typer
 
-from gdws import data, models
+from gdws import data
 from gdws.cli import tables
 from gdws.cli.options import (
     Base,
@@ -19,23 +18,23 @@ from gdws.cli.options import (
     Model,
     Seed,
     Weights,
-    announce_code,
     check_json,
     fraction,
     load_network,
     machine,
+    processes_with_progress,
     usable_device,
     write_json,
 )
 from gdws.cli.progress_bar import Bar
 from gdws.cli.terminal import console, errors
 from gdws.compression import storage
-from gdws.core.distributed import join_processes, local_device
+from gdws.core.distributed import local_device
 from gdws.core.errors import GdwsError
 from gdws.core.files import check_writable
 from gdws.core.progress import shown
 from gdws.data.download import OFFICIAL, fetch
-from gdws.models.names import base_of, classes_of, is_folder
+from gdws.models.names import base_of, classes_of, has_random_weights, is_folder
 from gdws.training import RECIPES, Recipe, Trained, recipe_for, train, tune
 from gdws.training.recipes import LOSSES, PRECISIONS
 
@@ -81,13 +80,12 @@ def train_command(
     radius = None if eps is None else fraction(eps)
     given: dict[str, Any] = {"epochs": epochs, "batch": batch, "rate": rate, "eps": radius, "steps": steps, "flip": flip}
     given |= {"precision": precision, "seed": seed}
-    with join_processes() as processes, nullcontext() if not processes.first() else shown(Bar(errors)):
+    with processes_with_progress() as processes:
         place = local_device(usable_device(device))
         split = data.load(data_name, "train").take(images)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)  # of the first weights
-            announce_code(model)
-            network = models.resolve(model, weights, classes_of(split)).to(place)
+            network = load_network(model, weights, classes=classes_of(split)).to(place)
         plan = recipe_for(data_name, place.type, recipe_name, **given, loss=loss)
         trained = train(network, split, plan, out, resume=resume, processes=processes)
         if processes.first():
@@ -120,16 +118,15 @@ def tune_command(
     check_writable(out)
     if teacher is None and teacher_weights is not None:
         raise GdwsError(f"--teacher-weights {teacher_weights} without --teacher: expected the network that they belong to")
-    if teacher is not None and teacher_weights is None and teacher.startswith(("zoo:", "torchvision:", "timm:")):
+    if teacher is not None and teacher_weights is None and has_random_weights(teacher):
         raise GdwsError(f"--teacher {teacher} has random weights: expected its own with --teacher-weights")
     radius = None if eps is None else fraction(eps)
     given: dict[str, Any] = {"epochs": epochs, "batch": batch, "rate": rate, "eps": radius, "steps": steps, "flip": flip}
     given |= {"precision": precision, "seed": seed}
-    with join_processes() as processes, nullcontext() if not processes.first() else shown(Bar(errors)):
+    with processes_with_progress() as processes:
         place = local_device(usable_device(device))
         network = load_network(str(folder), base=base, named=[teacher or ""], layers=True).to(place)
-        announce_code(teacher or "")
-        original = None if teacher is None else models.resolve(teacher, teacher_weights).to(place)
+        original = None if teacher is None else load_network(teacher, teacher_weights).to(place)
         plan = recipe_for(data_name, place.type, recipe_name, **given)
         split = data.load(data_name, "train").take(images)
         trained = tune(network, split, plan, out, teacher=original, resume=resume, processes=processes)

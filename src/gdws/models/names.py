@@ -91,6 +91,11 @@ def is_code(name: str) -> bool:
     return name.rpartition(":")[0].endswith(".py")
 
 
+def has_random_weights(name: str) -> bool:
+    """Whether this names an architecture alone, which is built for any number of classes."""
+    return name.startswith(("zoo:", "torchvision:", "timm:"))
+
+
 def is_onnx(name: str) -> bool:
     """Whether this names an ONNX file."""
     return name.endswith(".onnx")
@@ -146,7 +151,7 @@ def _other_classes(name: str, model: nn.Module, tensors: Mapping[str, Tensor]) -
     others = {key: value for key, value in tensors.items() if key in expected and value.shape != expected[key].shape}
     counts = {len(value) for key, value in others.items() if value.ndim and value.shape[1:] == expected[key].shape[1:]}
     weights = any(value.ndim > 1 for value in others.values())  # a bias alone that differs is a mistake
-    return counts.pop() if weights and len(counts) == 1 and name.startswith(("zoo:", "torchvision:", "timm:")) else None
+    return counts.pop() if weights and len(counts) == 1 and has_random_weights(name) else None
 
 
 def _architecture(name: str, classes: int | None = None) -> nn.Module:
