@@ -37,11 +37,12 @@ from gdws.core.checks import (
 )
 from gdws.core.errors import GdwsError, first_line
 from gdws.core.execution import LARGEST_TEMPORARY, evaluating, full_precision, placement, private_copy
-from gdws.core.inputs import Inputs, call_model, concatenate, map_tensors, place, with_gradients
+from gdws.core.inputs import Inputs, concatenate, map_tensors, place, with_gradients
 from gdws.core.progress import track
 from gdws.core.sites import Site, find_convolutions, patches
 from gdws.core.unwrap import unwrap
-from gdws.objectives import Classes, Objective, choose_objective
+from gdws.objectives import Classes, Objective
+from gdws.objectives.fitting import find_objective
 from gdws.structures import select_structures
 from gdws.structures.base import Curve, Structure
 from gdws.structures.metric import add_moment, mirror
@@ -103,8 +104,8 @@ def settle(
     """
     device, dtype = placement(model)
     example, first = (place(samples[:count], device, dtype) for count in (ASKED, 1))
+    objective = find_objective(method.objective, model, samples, targets)
     with evaluating(model), torch.no_grad():
-        objective = choose_objective(method.objective, call_model(model, first), targets)
         check_repeatable(lambda inputs: objective.answers(model, inputs), example)
         if is_collected:
             check_differentiable(lambda inputs: objective.answers(model, inputs), first)

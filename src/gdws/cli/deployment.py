@@ -38,15 +38,15 @@ from gdws.cli.progress_bar import Bar
 from gdws.cli.terminal import console, errors
 from gdws.core.checks import unpack_batch
 from gdws.core.errors import GdwsError
-from gdws.core.execution import evaluating, placement
 from gdws.core.files import Kind, check_file, scratch_folder, write_atomically
-from gdws.core.inputs import Inputs, call_model, noise_like, place
+from gdws.core.inputs import Inputs, noise_like
 from gdws.core.progress import shown, track
 from gdws.deploy import benchmark, engines
 from gdws.deploy.onnx.export import to_onnx
 from gdws.deploy.onnx.parity import verify
 from gdws.deploy.quantize import quantize
-from gdws.objectives import Classes, choose_objective
+from gdws.objectives import AUTO, Classes
+from gdws.objectives.fitting import find_objective
 
 
 def export_command(
@@ -74,9 +74,7 @@ def export_command(
     check_json(json_file)
     network = load_network(model, weights, base=base)
     samples, labels = gather_inputs(data.load(data_name, "test", labels=False).take(n, 50))
-    with evaluating(network), torch.no_grad():
-        output = call_model(network, place(samples[:1], *placement(network)))
-    is_classifier = choose_objective("auto", output, labels).name == Classes.name
+    is_classifier = isinstance(find_objective(AUTO, network, samples, labels), Classes)
     sets: dict[str, Inputs] = {"clean": samples}
     radius = fraction(eps) if is_classifier else 0
     with shown(Bar(errors)), scratch_folder() as folder:

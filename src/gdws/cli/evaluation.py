@@ -34,9 +34,7 @@ from gdws.cli.terminal import console, errors
 from gdws.core.checks import AnyBatches, unpack_inputs
 from gdws.core.distributed import join_processes, local_device
 from gdws.core.errors import GdwsError
-from gdws.core.execution import evaluating, placement
 from gdws.core.files import check_file
-from gdws.core.inputs import call_model, place
 from gdws.core.progress import shown, track
 from gdws.deploy.onnx.straight_through import StraightThrough
 from gdws.deploy.quantize import is_quantized
@@ -44,7 +42,8 @@ from gdws.evaluation.compare import compare
 from gdws.evaluation.deployed import Deployed, deployed_file, deployed_half
 from gdws.evaluation.quality import fidelity
 from gdws.evaluation.red_flags import red_flags
-from gdws.objectives import Classes, choose_objective
+from gdws.objectives import AUTO, Classes
+from gdws.objectives.fitting import find_objective
 
 
 def evaluate_command(
@@ -101,7 +100,7 @@ def evaluate_command(
             networks[name] = load_network(name, None if networks else weights, base=base, named=names).to(where)
             if half:
                 forms[f"{name} in half"] = deployed_half(networks[name], name)
-        if not forms and _objective_of(networks[model], test) != Classes.name:
+        if not forms and not isinstance(find_objective(AUTO, networks[model], *unpack_inputs(next(iter(test)))), Classes):
             _outputs(networks, test, json_file)
             return
         with shown(Bar(errors)) if processes.first() else nullcontext():
@@ -131,14 +130,6 @@ def evaluate_command(
         console.print("No reason to doubt these numbers was found (docs/explanation/evaluation.md says what was looked for).")
     record = {"data": data_name, **found.record(), "doubts": [{**asdict(flag), "text": str(flag)} for flag in flags]}
     write_json(json_file, {**record, **machine()})
-
-
-def _objective_of(network: torch.nn.Module, test: AnyBatches) -> str:
-    """What is compared: predicted classes, or other outputs."""
-    inputs, targets = unpack_inputs(next(iter(test)))
-    with evaluating(network), torch.no_grad():
-        output = call_model(network, place(inputs[:1], *placement(network)))
-    return choose_objective("auto", output, targets).name
 
 
 def _outputs(networks: dict[str, torch.nn.Module], test: AnyBatches, json_file: Path | None) -> None:

@@ -15,7 +15,8 @@ from gdws.core.errors import GdwsError
 from gdws.core.execution import evaluating, full_precision, placement
 from gdws.core.inputs import Inputs, call_model, floats_in, place
 from gdws.core.unwrap import unwrap
-from gdws.objectives import Objective, choose_objective
+from gdws.objectives import Objective
+from gdws.objectives.fitting import find_objective
 from gdws.planning.fidelity_records import AnyFidelity
 from gdws.planning.plan import plan_of
 
@@ -127,7 +128,5 @@ def fidelity(
         if objective == "auto" and made is not None:
             objective = made.objective
         elif objective == "auto":
-            with evaluating(model), torch.no_grad():
-                output = call_model(model, place(check.images[:1], *placement(model)))
-            objective = choose_objective(objective, output, check.labels)
+            objective = find_objective(objective, model, check.images, check.labels)
     return build_check(model, check, attack, objective).fidelity(network)

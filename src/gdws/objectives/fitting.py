@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from gdws.core.checks import INTEGERS
 from gdws.core.errors import GdwsError
+from gdws.core.execution import evaluating, placement
+from gdws.core.inputs import Inputs, call_model, place
 from gdws.objectives.base import Objective
 from gdws.objectives.classes import Classes
 from gdws.objectives.pixels import Pixels
@@ -17,6 +20,12 @@ AUTO = "auto"
 """Look at what the network returns."""
 OBJECTIVES: dict[str, type[Objective]] = {kind.name: kind for kind in (Classes, Pixels, Values)}
 """Every objective by its name."""
+
+
+def find_objective(given: str | Objective, model: nn.Module, samples: Inputs, targets: Tensor | None) -> Objective:
+    """The objective of a name, or for "auto" the one that the answer of a model to the first sample speaks for."""
+    with evaluating(model), torch.no_grad():
+        return choose_objective(given, call_model(model, place(samples[:1], *placement(model))), targets)
 
 
 def choose_objective(given: str | Objective, output: Any, targets: Tensor | None) -> Objective:
