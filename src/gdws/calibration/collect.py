@@ -180,6 +180,11 @@ def gather_inputs(batches: AnyBatches) -> tuple[Inputs, Tensor | None]:
     return concatenate(inputs), torch.cat([target.cpu() for target in targets]) if complete else None
 
 
+def as_one_batch(samples: Inputs, targets: Tensor | None) -> AnyBatches:
+    """The reverse of `gather_inputs`."""
+    return [samples] if targets is None else [(samples, targets)]
+
+
 def _curves(
     model: nn.Module,
     adversarial: Inputs,

@@ -39,7 +39,7 @@ from gdws.cli.terminal import console, errors
 from gdws.core.checks import unpack_batch
 from gdws.core.errors import GdwsError
 from gdws.core.files import Kind, check_file, scratch_folder, write_atomically
-from gdws.core.inputs import Inputs, noise_like
+from gdws.core.inputs import Inputs, noise_like, split_with_labels
 from gdws.core.progress import shown, track
 from gdws.deploy import benchmark, engines
 from gdws.deploy.onnx.export import to_onnx
@@ -88,13 +88,8 @@ def export_command(
             random = torch.Generator().manual_seed(seed)
             assert isinstance(samples, torch.Tensor)
             pictures, _ = unpack_batch(samples)
-            truths = [None] * len(pictures) if labels is None else list(labels.split(50))
-            sets[str(attack)] = torch.cat(
-                [
-                    attacked(network, part, truth, attack, random)
-                    for part, truth in track(list(zip(pictures.split(50), truths, strict=False)), str(attack))
-                ]
-            )
+            parts = track(split_with_labels(pictures, labels, 50), str(attack))
+            sets[str(attack)] = torch.cat([attacked(network, part, truth, attack, random) for part, truth in parts])
         # int8 differs by design: it is measured, not refused.
         tolerance = None if precision == "int8" else 1e-3
         parities = {name: verify(made, network, part, tolerance=tolerance) for name, part in sets.items()}

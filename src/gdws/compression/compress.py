@@ -7,7 +7,7 @@ from pathlib import Path
 
 from torch import nn
 
-from gdws.calibration.collect import gather_inputs, settle
+from gdws.calibration.collect import as_one_batch, gather_inputs, settle
 from gdws.calibration.method import Calibrated, Method, method_of
 from gdws.calibration.statistics import Statistics
 from gdws.compression.apply import apply
@@ -98,7 +98,7 @@ def _some_held_back(
     """Samples to calibrate on, and of a network that is no classifier some to check on: it knows none of them by heart. The
     method then says what must be kept."""
     samples, targets = gather_inputs(images)
-    batches = [samples] if targets is None else [(samples, targets)]
+    batches = as_one_batch(samples, targets)
     settings = method_of(method or Calibrated.name)
     cut, _, settled = settle(model, samples, targets, settings, is_collected=False)
     if len(samples) < FEWEST_TO_HOLD_BACK:
@@ -164,7 +164,7 @@ def _planned(
     if check is not None:
         if not isinstance(images, Statistics):
             pictures, labels = gather_inputs(images)  # some can be gone through only once
-            images = [pictures] if labels is None else [(pictures, labels)]
+            images = as_one_batch(pictures, labels)
         check.refuse(images.images if isinstance(images, Statistics) else pictures)
     if isinstance(budget, Drop):
         return smallest_within(model, images, budget, settings, target, check=check, seed=seed, cache=cache)

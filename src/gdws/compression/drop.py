@@ -17,7 +17,7 @@ from pathlib import Path
 
 from torch import nn
 
-from gdws.calibration.collect import gather_inputs, settle
+from gdws.calibration.collect import as_one_batch, gather_inputs, settle
 from gdws.calibration.method import Calibrated, Method
 from gdws.calibration.statistics import Statistics
 from gdws.compression.apply import apply
@@ -66,7 +66,7 @@ def smallest_within(
         if check is None:
             (images, labels), held = hold_back(images, labels)
             check = CheckImages(*held, HELD_BACK)
-        used = [(images, labels)] if labels is not None else [images]
+        used = as_one_batch(images, labels)
     counted = isinstance(objective, Classes) and check.metric is None
     needed = images_to_bound(budget.value) if counted else 0
     _check_enough(budget, check, needed)

@@ -19,7 +19,7 @@ from gdws.core.checks import AnyBatches, checked_logits, classes, unpack_batch, 
 from gdws.core.errors import GdwsError
 from gdws.core.execution import evaluating, full_precision, placement
 from gdws.core.hashing import sample_hashes
-from gdws.core.inputs import Inputs, call_model, map_tensors, place
+from gdws.core.inputs import Inputs, call_model, map_tensors, place, split_with_labels
 from gdws.core.unwrap import unwrap
 from gdws.objectives import OBJECTIVES, Classes, Objective, Values
 from gdws.objectives.values import peak_signal_to_noise
@@ -92,12 +92,11 @@ def decided_alike(model: nn.Module, other: nn.Module, images: Tensor) -> float:
 def decisions(model: nn.Module, images: Tensor, labels: Tensor | None = None) -> Tensor:
     """The class (N,) that a model gives each image, on the CPU. It must have a class for every label."""
     device, dtype = placement(model)
-    truths = [None] * len(images) if labels is None else labels.split(50)
+    parts = split_with_labels(images, labels, 50)  # maps of larger batches get their memory from the system anew each time
     with evaluating(model), full_precision(), torch.no_grad():
-        # Maps of larger batches get their memory from the system anew each time. Only floats change their type.
-        placed = (part.to(device, dtype if part.is_floating_point() else None) for part in images.split(50))
-        parts = zip(placed, truths, strict=False)
-        return torch.cat([checked_logits(model, part, truth).argmax(1).cpu() for part, truth in parts])
+        # Only floats change their type.
+        placed = ((part.to(device, dtype if part.is_floating_point() else None), truth) for part, truth in parts)
+        return torch.cat([checked_logits(model, part, truth).argmax(1).cpu() for part, truth in placed])
 
 
 @dataclass(frozen=True)
@@ -276,7 +275,6 @@ def attack_held_back(model: nn.Module, images: Tensor, labels: Tensor | None, at
     """Held-back images, attacked in float32 from starts that the calibration has not used."""
     device, dtype = placement(model)
     generator = torch.Generator().manual_seed(1)
-    truths = [None] * len(images) if labels is None else labels.split(ATTACKED_AT_ONCE)
+    parts = split_with_labels(images, labels, ATTACKED_AT_ONCE)
     with full_precision(), evaluating(model):
-        parts = zip(images.split(ATTACKED_AT_ONCE), truths, strict=False)
         return torch.cat([attacked(model, part.to(device, dtype), truth, attack, generator).cpu() for part, truth in parts])

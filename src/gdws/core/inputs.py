@@ -123,6 +123,12 @@ def concatenate(parts: Sequence[Inputs]) -> Inputs:
     raise GdwsError("the batches have different arguments: expected all of one kind")
 
 
+def split_with_labels(images: Tensor, labels: Tensor | None, count: int) -> list[tuple[Tensor, Tensor | None]]:
+    """Batches of so many images, each with its labels or None."""
+    parts = images.split(count)
+    return list(zip(parts, [None] * len(parts) if labels is None else labels.split(count), strict=True))
+
+
 def repeat_first(inputs: Inputs, count: int) -> Inputs:
     """The first sample so many times, floats in float32: a batch to time a network with."""
 
