@@ -11,8 +11,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from gdws.core.errors import GdwsError
+from gdws.deploy.onnx.operators import of_tensors
+from gdws.deploy.onnx.rearranging import Attributes, numbers_in
 
-Attributes = dict[str, Any]
 TYPES = {
     **dict.fromkeys((1, 10, 11, 16), torch.float32),  # all floats: float32 is what networks are here
     2: torch.uint8,
@@ -53,9 +54,9 @@ def gather_elements(inputs: list[Any], attributes: Attributes) -> Tensor:
 def sliced(inputs: list[Any], attributes: Attributes) -> Tensor:
     """Steps may be negative, which PyTorch's are not."""
     x, starts, ends, axes, steps = [*inputs, None, None][:5]
-    starts, ends = numbers(starts), numbers(ends)
-    axes = list(range(len(starts))) if axes is None else numbers(axes)
-    steps = [1] * len(starts) if steps is None else numbers(steps)
+    starts, ends = numbers_in(starts), numbers_in(ends)
+    axes = list(range(len(starts))) if axes is None else numbers_in(axes)
+    steps = [1] * len(starts) if steps is None else numbers_in(steps)
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
         if step < 0:
             x = x.index_select(axis, torch.tensor(list(range(x.shape[axis]))[start:end:step], device=x.device))
@@ -75,18 +76,18 @@ def filled(inputs: list[Any], attributes: Attributes) -> Tensor:
     """A tensor of this shape, of one value: a float32 zero, unless a tensor of one element says what."""
     value = attributes.get("value")
     value = torch.zeros(1) if value is None else value
-    return torch.full(numbers(inputs[0]), value.item(), dtype=value.dtype, device=attributes.get("device"))
+    return torch.full(numbers_in(inputs[0]), value.item(), dtype=value.dtype, device=attributes.get("device"))
 
 
 def counted(inputs: list[Any], attributes: Attributes) -> Tensor:
-    start, end, step = (numbers(value) for value in inputs)
+    start, end, step = (numbers_in(value) for value in inputs)
     return torch.arange(start, end, step, device=attributes.get("device"))
 
 
 def padded(inputs: list[Any], attributes: Attributes) -> Tensor:
     x, pads, value, axes = [*inputs, None, None][:4]
-    axes = range(x.ndim) if axes is None else numbers(axes)
-    pads = numbers(pads)
+    axes = range(x.ndim) if axes is None else numbers_in(axes)
+    pads = numbers_in(pads)
     count = len(pads) // 2
     ends = {axis % x.ndim: (pads[k], pads[k + count]) for k, axis in enumerate(axes)}
     ends = {axis: pair for axis, pair in ends.items() if not all(isinstance(each, int) and each == 0 for each in pair)}
@@ -97,7 +98,7 @@ def padded(inputs: list[Any], attributes: Attributes) -> Tensor:
     if mode == "constant":
         first = min(ends)
         last_first = [each for axis in reversed(range(first, x.ndim)) for each in ends.get(axis, (0, 0))]
-        return F.pad(x, last_first, value=0.0 if value is None else float(numbers(value)))
+        return F.pad(x, last_first, value=0.0 if value is None else float(numbers_in(value)))
     # These modes are for the last axes of a batch: the axes that are padded become those, all others the batch.
     moved = x.movedim(tuple(ends), tuple(range(x.ndim - len(ends), x.ndim)))
     batch = moved.shape[: x.ndim - len(ends)]
@@ -116,16 +117,9 @@ def remainder(inputs: list[Any], attributes: Attributes) -> Tensor:
 
 
 def top(inputs: list[Any], attributes: Attributes) -> Sequence[Tensor]:
-    count = numbers(inputs[1])
+    count = numbers_in(inputs[1])
     largest, ordered = bool(attributes.get("largest", 1)), bool(attributes.get("sorted", 1))
     return torch.topk(inputs[0], count[0] if isinstance(count, list) else count, attributes.get("axis", -1), largest, ordered)
-
-
-def best(function: Callable[..., Tensor]) -> Callable[[list[Any], Attributes], Tensor]:
-    def found(inputs: list[Any], attributes: Attributes) -> Tensor:
-        return function(inputs[0], attributes.get("axis", 0), bool(attributes.get("keepdims", 1)))
-
-    return found
 
 
 def reduced(function: Callable[..., Tensor]) -> Callable[[list[Any], Attributes], Tensor]:
@@ -133,7 +127,7 @@ def reduced(function: Callable[..., Tensor]) -> Callable[[list[Any], Attributes]
 
     def reduce(inputs: list[Any], attributes: Attributes) -> Tensor:
         x, axes = [*inputs, None][:2]
-        axes = None if axes is None else numbers(axes)
+        axes = None if axes is None else numbers_in(axes)
         if not axes and attributes.get("noop_with_empty_axes", 0):
             result: Tensor = x
             return result
@@ -178,25 +172,12 @@ def depth_to_space(inputs: list[Any], attributes: Attributes) -> Tensor:
 
 def triangle(inputs: list[Any], attributes: Attributes) -> Tensor:
     x, diagonal = [*inputs, None][:2]
-    offset = 0 if diagonal is None else numbers(diagonal)
+    offset = 0 if diagonal is None else numbers_in(diagonal)
     return (torch.triu if attributes.get("upper", 1) else torch.tril)(x, offset)
 
 
-def numbers(value: Any) -> Any:
-    return value.tolist() if isinstance(value, Tensor) else value
-
-
-def of_tensors(function: Callable[..., Tensor]) -> Callable[[list[Any], Attributes], Tensor]:
-    return lambda inputs, _: function(*inputs)
-
-
-def of_many(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[list[Any], Attributes], Tensor]:
-    return lambda inputs, _: functools.reduce(function, inputs)
-
-
 ARRAYS: dict[str, Callable[[list[Any], Attributes], Tensor | Sequence[Tensor]]] = {
-    "ArgMax": best(torch.argmax),
-    "ArgMin": best(torch.argmin),
+    "ArgMin": lambda inputs, attributes: inputs[0].argmin(attributes.get("axis", 0), bool(attributes.get("keepdims", 1))),
     "Cast": cast,
     "ConstantOfShape": filled,
     "DepthToSpace": depth_to_space,
@@ -224,10 +205,9 @@ ARRAYS: dict[str, Callable[[list[Any], Attributes], Tensor | Sequence[Tensor]]] 
     "ReduceSumSquare": reduced(lambda x, axes, kept: x.square().sum(axes, keepdim=kept)),
     "Size": lambda inputs, _: torch.tensor(inputs[0].numel()),
     "Slice": sliced,
-    "Sum": of_many(torch.add),
     "Tan": of_tensors(torch.tan),
     "ThresholdedRelu": lambda inputs, attributes: inputs[0] * (inputs[0] > attributes.get("alpha", 1.0)),
-    "Tile": lambda inputs, _: inputs[0].repeat(numbers(inputs[1])),
+    "Tile": lambda inputs, _: inputs[0].repeat(numbers_in(inputs[1])),
     "TopK": top,
     "Transpose": transposed,
     "Trilu": triangle,
@@ -235,20 +215,13 @@ ARRAYS: dict[str, Callable[[list[Any], Attributes], Tensor | Sequence[Tensor]]] 
 }
 
 READ = {
-    "ArgMax": "axis keepdims",
     "ArgMin": "axis keepdims",
-    "Cast": "to saturate",
-    "Constant": "value value_float value_floats value_int value_ints",
-    "ConstantOfShape": "value",
-    "DepthToSpace": "mode blocksize",
     "Dropout": "seed",
-    "Flatten": "axis",
     "GatherElements": "axis",
     "Gemm": "transA transB alpha beta",
     **dict.fromkeys(("GRU", "LSTM"), "direction hidden_size linear_before_reset"),
     "LpNormalization": "axis p",
     "Mod": "fmod",
-    "Pad": "mode",
     **dict.fromkeys(
         (f"Reduce{kind}" for kind in ("L1", "L2", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")),
         "keepdims noop_with_empty_axes",

@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from gdws.core.errors import GdwsError
+from gdws.deploy.onnx.rearranging import Attributes
 
-Attributes = dict[str, Any]
 CONVOLUTIONS = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 TRANSPOSED = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
 MAX_POOLS = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
@@ -137,16 +137,6 @@ def average_pool(inputs: list[Any], attributes: Attributes) -> Tensor:
     return average(pad(x, pads), size, strides, 0, ceil) / average(present, size, strides, 0, ceil)
 
 
-def global_average(inputs: list[Any], attributes: Attributes) -> Tensor:
-    result: Tensor = inputs[0].mean(tuple(range(2, inputs[0].ndim)), keepdim=True)
-    return result
-
-
-def global_maximum(inputs: list[Any], attributes: Attributes) -> Tensor:
-    result: Tensor = inputs[0].amax(tuple(range(2, inputs[0].ndim)), keepdim=True)
-    return result
-
-
 def local_response(inputs: list[Any], attributes: Attributes) -> Tensor:
     """Of so many neighboring channels, an odd number: of an even one PyTorch takes the others."""
     size = attributes["size"]
@@ -160,8 +150,6 @@ WINDOWS = {
     "AveragePool": average_pool,
     "Conv": convolution,
     "ConvTranspose": transposed_convolution,
-    "GlobalAveragePool": global_average,
-    "GlobalMaxPool": global_maximum,
     "LRN": local_response,
     "MaxPool": max_pool,
 }
