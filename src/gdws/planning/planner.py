@@ -31,8 +31,8 @@ from gdws.planning.latency.table import Latencies, LatencyTable
 from gdws.planning.latency.target import Target, check_device, for_tensor_cores
 from gdws.planning.latency.variant_files import VariantFiles
 from gdws.planning.methods import Choice, choose_calibrated, choose_lego, choose_uniform
-from gdws.planning.plan import NO_GAIN, LayerPlan, Plan, describe_inputs
-from gdws.structures import select_structures
+from gdws.planning.plan import NO_GAIN, LayerPlan, Measured, Plan, describe_inputs
+from gdws.structures import Structure, select_structures
 
 
 def plan_within(
@@ -82,16 +82,7 @@ def plan_within(
         attack = statistics.attack
         structures = select_structures(method.structures)
         if candidates and isinstance(budget, Latency | Speedup):
-            wanted = target.target if isinstance(target, LatencyTable) else target or Target()
-            files = VariantFiles(model, repeat_first(statistics.images, wanted.batch))
-            table = (
-                target
-                if isinstance(target, LatencyTable)
-                else measure_latencies(model, candidates, structures, statistics, wanted, cache, files)
-            )
-            found = search_plans(model, candidates, structures, statistics, budget, table, files)
-            choices, measured = closest_within(found, budget)
-            latencies = table.engines[measured.engine]
+            choices, measured, latencies = _choose_by_time(model, candidates, structures, statistics, budget, target, cache)
         elif candidates:
             if isinstance(target, Target):
                 structures = for_tensor_cores(structures, target)
@@ -124,6 +115,26 @@ def plan_within(
         tensor_cores=target is not None and not budget.is_measured,
     )
     return plan, statistics
+
+
+def _choose_by_time(
+    model: nn.Module,
+    candidates: list[Site],
+    structures: Sequence[Structure],
+    statistics: Statistics,
+    budget: Latency | Speedup,
+    target: Target | LatencyTable | None,
+    cache: Path | None,
+) -> tuple[dict[str, Choice], Measured, Latencies]:
+    """What is chosen under a latency budget, what it took, and the times of layers in the engine that it is for."""
+    wanted = target.target if isinstance(target, LatencyTable) else target or Target()
+    files = VariantFiles(model, repeat_first(statistics.images, wanted.batch))
+    if isinstance(target, LatencyTable):
+        table = target
+    else:
+        table = measure_latencies(model, candidates, structures, statistics, wanted, cache, files)
+    choices, measured = closest_within(search_plans(model, candidates, structures, statistics, budget, table, files), budget)
+    return choices, measured, table.engines[measured.engine]
 
 
 def _check_combination(model: nn.Module, budget: Budget, method: Method, target: Target | LatencyTable | None) -> None:
