@@ -458,6 +458,7 @@ def write_state(path, change):
         (["evaluate", "demo", "--resume"], "--resume without --checkpoint"),
         (["evaluate", "demo", "--json", "none/e.json"], "there is no folder none"),
         (["evaluate", "demo", "demo"], "demo is named twice"),
+        (["bench", "demo", "demo"], "demo is named twice"),  # was one row, of a network without its --weights
         (["evaluate", "m.onnx"], "m.onnx is named first"),
         (["evaluate", "demo", "m.onnx"], "there is no file m.onnx"),
         (["evaluate", "zoo:tiny", "--weights", "none.safetensors"], "there is no file none.safetensors"),

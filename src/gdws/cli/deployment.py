@@ -31,6 +31,7 @@ from gdws.cli.options import (
     fraction,
     load_network,
     machine,
+    names_once,
     usable_device,
     write_json,
 )
@@ -120,12 +121,12 @@ def bench_command(
     repeats: Annotated[int, typer.Option(help="timed passes")] = 200,
     paper: Annotated[bool, typer.Option("--paper", help="the paper's protocol: batch 1, 5,000 + 10,000 passes")] = False,
     threads: Threads = None,
-    seed: Seed = 0,
     device: Device = "cpu",
     json_file: Json = None,
 ) -> None:
     """Frames per second of models in their fastest engine, or in one of your choice, interleaved in one process."""
     check_json(json_file)
+    names = names_once(model, others)
     if threads is not None:
         torch.set_num_threads(threads)
     if paper:
@@ -134,10 +135,8 @@ def bench_command(
         raise GdwsError(
             f"batch {batch}, size {size}, repeats {repeats}: expected at least 1 of each, and a batch of at most 2^24"
         )
-    runs: dict[str, engines.Compiled] = {}
     if engine not in (*engines.ENGINES, "auto"):
         raise GdwsError(f"--engine is {engine!r}: expected auto, {', '.join(engines.ENGINES)}")
-    names = [model, *(others or [])]
     networks: dict[str, torch.nn.Module | Path] = {
         name: Path(name)
         if name.endswith(".onnx")
@@ -150,8 +149,7 @@ def bench_command(
             raise GdwsError("--channels-last with a network of several inputs: expected one of images")
         example = example.to(memory_format=torch.channels_last)
     with shown(Bar(errors)):
-        for name, network in networks.items():
-            runs[name] = _in_engine(network, engine, channels_last, precision, example)
+        runs = {name: _in_engine(network, engine, channels_last, precision, example) for name, network in networks.items()}
         timings = benchmark.bench(runs, example, warmup, repeats)
     ran_in = {name: run.name for name, run in runs.items()}
     title = f"batch {batch}, {torch.get_num_threads()} threads, {device}, median of {repeats}"

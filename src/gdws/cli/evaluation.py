@@ -26,6 +26,7 @@ from gdws.cli.options import (
     fraction,
     load_network,
     machine,
+    names_once,
     usable_device,
     write_json,
 )
@@ -75,6 +76,7 @@ def evaluate_command(
 ) -> None:
     """Natural accuracy, accuracy under attack, and what changed for each image; under torchrun, in several processes."""
     check_json(json_file)
+    names = names_once(model, others)
     if resume and checkpoint is None:
         raise GdwsError("--resume without --checkpoint: expected the file to continue")
     if checkpoint is not None:
@@ -85,10 +87,7 @@ def evaluate_command(
         where = local_device(usable_device(device))
         networks, forms = dict[str, torch.nn.Module](), dict[str, Deployed]()
         original = ""  # of the files that follow it; an int8 file that is attacked itself is a network, but no original
-        names = [model, *(others or [])]
         for name in names:
-            if name in (*networks, *forms):
-                raise GdwsError(f"{name} is named twice: expected different networks")
             if name.endswith(".onnx"):
                 if not original:
                     raise GdwsError(f"{name} is named first: expected the network whose examples it is evaluated on before it")

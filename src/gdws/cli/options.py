@@ -90,6 +90,14 @@ def load_network(
     return models.resolve(name, base=base, layers=layers)
 
 
+def names_once(first: str, others: list[str] | None) -> list[str]:
+    """The models of a line that compares them, each named once: results are known by these names."""
+    names = [first, *(others or [])]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise GdwsError(f"{twice[0]} is named twice: expected different networks")
+    return names
+
+
 @contextmanager
 def processes_with_progress() -> Iterator[ProcessGroup]:
     """The processes that torchrun started, of which the first shows a progress bar."""
