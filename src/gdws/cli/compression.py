@@ -40,7 +40,7 @@ from gdws.cli.terminal import console, errors
 from gdws.compression import storage
 from gdws.compression.compress import compress as compress_model
 from gdws.compression.fidelity import CheckImages
-from gdws.compression.report import report
+from gdws.compression.report import Report, report
 from gdws.core.errors import GdwsError
 from gdws.core.files import check_folder
 from gdws.core.inputs import repeat_first
@@ -53,7 +53,7 @@ from gdws.planning.budgets import KINDS, Budget, Macs
 from gdws.planning.cost import network_cost
 from gdws.planning.fidelity_records import HELD_OUT, TRAINING, Fidelity
 from gdws.planning.latency.target import Target
-from gdws.planning.plan import plan_of
+from gdws.planning.plan import Plan, plan_of
 from gdws.planning.significance import images_to_bound
 from gdws.structures import FAMILIES, STRUCTURES
 
@@ -198,6 +198,15 @@ def compress(
         storage.save(compressed, out, force=force, base=origin if base is None else base)
         example = repeat_first(gather_inputs(calibration.take(1))[0], batch)
         found = report(network, compressed, example, precision=precision, threads=threads)
+    _show(made, found, settings, out)
+    record = {"model": model, "out": str(out), "plan": json.loads(made.to_json()), "report": found.record()}
+    cost = found.fidelity if isinstance(found.fidelity, Fidelity) else None
+    record |= {"agreement": {} if cost is None else _agreements(cost), "held": 0 if cost is None else cost.images}
+    write_json(json_file, {**record, **machine()})
+
+
+def _show(made: Plan, found: Report, settings: Method, out: Path) -> None:
+    """What was kept of the outputs, what became of each layer, what it came to, and where it is."""
     if made.objective != Classes.name:
         console.say(f"What was kept: {made.objective} (--objective; gdws.objectives).")
     elif settings.attack == AUTO and made.attack is None and made.method != Uniform.name:
@@ -218,10 +227,6 @@ def compress(
     if not saved["exported"]:
         reason = f"without model.onnx ({saved['not exported because']})"
         console.say(f"{reason}: commands on it need {saved['base']}")
-    record = {"model": model, "out": str(out), "plan": json.loads(made.to_json()), "report": found.record()}
-    cost = found.fidelity if isinstance(found.fidelity, Fidelity) else None
-    record |= {"agreement": {} if cost is None else _agreements(cost), "held": 0 if cost is None else cost.images}
-    write_json(json_file, {**record, **machine()})
 
 
 def _check_images(name: str | None, train: data.Dataset, calibrated: int, budget: Budget) -> CheckImages | None:
