@@ -332,6 +332,22 @@ def test_a_torn_header_is_started_again(pair, tmp_path):
     assert torn.read_bytes() == whole.read_bytes()
 
 
+def test_a_torn_file_that_cannot_be_mended_is_not_held_open(pair, tmp_path, monkeypatch):
+    networks, batches = pair
+    file = tmp_path / "torn"
+    compare(networks, batches, [], checkpoint=file)
+    file.write_bytes(file.read_bytes()[:-5])
+
+    def refuse(*_):
+        raise PermissionError(1, "Operation not permitted")  # as of a file that may only be appended to
+
+    monkeypatch.setattr(os, "truncate", refuse)
+    opened = set(os.listdir("/proc/self/fd"))
+    with pytest.raises(GdwsError, match="cannot write"):
+        compare(networks, batches, [], checkpoint=file, resume=True)
+    assert set(os.listdir("/proc/self/fd")) <= opened
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [

@@ -64,9 +64,9 @@ class DecisionLog:
             for line in lines[1:]:
                 self._take(line, len(header["trials"]))
         try:
-            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
             if repair and len(whole) < len(content):
                 os.truncate(path, len(whole))
+            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
         except OSError as error:
             raise GdwsError(f"cannot write {path}: {error.strerror}") from None
         if not lines:
