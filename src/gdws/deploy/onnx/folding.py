@@ -72,12 +72,8 @@ def without_size(graph: Any) -> Any | None:
     """The first operator of ONNX's own that is given values of known sizes and gives one of unknown size."""
     shapes = sizes_of(graph) | {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
     for node in graph.node:
-        own = node.domain in ("", "ai.onnx")
-        if (
-            own
-            and all(name in shapes for name in node.input if name)
-            and not all(name in shapes for name in node.output if name)
-        ):
+        given, made = (all(name in shapes for name in names if name) for names in (node.input, node.output))
+        if node.domain in ("", "ai.onnx") and given and not made:
             return node
     return None
 

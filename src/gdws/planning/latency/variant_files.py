@@ -56,9 +56,8 @@ def with_factored_layers(dense: Any, network: nn.Module) -> Any:
         if owner is None:
             nodes.append(node)
             continue
-        if (
-            node.input[1] != f"{owner}.weight" or not layers[owner]
-        ):  # a use with a weight of its own, or a layer that is no stages
+        # A use with a weight of its own, or a layer that is no stages.
+        if node.input[1] != f"{owner}.weight" or not layers[owner]:
             return None
         uses[owner] += 1
         nodes += _nodes(onnx, node, owner, layers[owner], uses[owner])
