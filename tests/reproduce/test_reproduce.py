@@ -6,6 +6,7 @@ import os
 import random
 import shutil
 import time
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import pytest
@@ -13,6 +14,7 @@ import torch
 from filelock import FileLock
 
 from gdws.core.errors import GdwsError
+from gdws.reproduce import runner
 from gdws.reproduce.paper import MAIN, paper
 from gdws.reproduce.records import read_records
 from gdws.reproduce.run import reproduce
@@ -205,6 +207,20 @@ def test_a_step_that_fails_is_told_and_tried_again(tmp_path, monkeypatch):
     assert made.rows == ()
     made = reproduce(["table5"], out, scale_name="smoke", resume=True)
     assert made.failed == {}
+
+
+def test_a_step_that_is_cut_when_tried_alone_ends_as_any_other(tmp_path, monkeypatch):
+    """Bug: the end of the time was an error of the worker where the step had run out of memory before."""
+    outcomes = iter([torch.OutOfMemoryError(), TimeIsUp("the time is up")])
+
+    def do(*_, **__):
+        raise next(outcomes)
+
+    monkeypatch.setattr(runner, "_do", do)
+    (tmp_path / "locks").mkdir()
+    place = SimpleNamespace(out=tmp_path, folder=lambda step: tmp_path / step.key)
+    assert runner._take(place, SimpleNamespace(key="it", measures_time=False), 0, 1, None)
+    assert next(outcomes, None) is None
 
 
 def test_decisions_are_those_of_the_network_that_is_kept(whole):

@@ -171,18 +171,18 @@ def _take(place: Place, step: Step, number: int, workers: int, log: Log) -> bool
     try:
         if is_done(place, step):
             return True
-        with _among(place.out / "locks", number, workers, alone=step.measures_time):
-            _do(place, step, log)
-        return True
-    except torch.OutOfMemoryError:
-        torch.cuda.empty_cache()
-        with _among(place.out / "locks", number, workers, alone=True):
-            _do(place, step, log, last=True)
-        return True
+        try:
+            with _among(place.out / "locks", number, workers, alone=step.measures_time):
+                _do(place, step, log)
+        except torch.OutOfMemoryError:
+            torch.cuda.empty_cache()
+            with _among(place.out / "locks", number, workers, alone=True):
+                _do(place, step, log, last=True)
     except TimeIsUp:
-        return True
+        pass  # who asks for the next step sees it, too
     finally:
         lock.release()
+    return True
 
 
 @contextmanager
