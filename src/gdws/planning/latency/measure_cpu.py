@@ -136,7 +136,7 @@ def latencies_of_passes(
         return total * float(np.median(np.array(taken) / dense_pass[: len(taken)]))
 
     found = [
-        {layer: typical(taken) for layer, taken in layer_seconds(own, owners, layers).items()}
-        for own, owners in zip(passes, names, strict=True)
+        {layer: typical(taken) for layer, taken in layer_seconds(own, owned, layers).items()}
+        for own, owned in zip(passes, names, strict=True)
     ]
     return reconcile(total, [float(np.median(taken / whole[0][: len(taken)])) for taken in whole[1:]], found, grid, filled)

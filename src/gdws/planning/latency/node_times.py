@@ -37,20 +37,20 @@ def owners(graph: Any) -> dict[str, set[str]]:
     return found
 
 
-def layer_seconds(passes: list[list[NodeTime]], owners: dict[str, set[str]], layers: Sequence[str]) -> dict[str, list[float]]:
-    """What each layer's nodes took in each pass, with the changes of layout before them."""
+def layer_seconds(passes: list[list[NodeTime]], owned: dict[str, set[str]], layers: Sequence[str]) -> dict[str, list[float]]:
+    """What each layer's nodes took in each pass, with the changes of layout before them. owned: what `owners` gave."""
     taken: dict[str, list[float]] = {layer: [] for layer in layers}
     for nodes in passes:
         spent = dict.fromkeys(layers, 0.0)
         names = [_plain(node.name) for node in nodes]
-        alone = {next(iter(owners[name])) for name in names if len(owners.get(name, ())) == 1}
+        alone = {next(iter(owned[name])) for name in names if len(owned.get(name, ())) == 1}
         moved = 0.0
         for name, node in zip(names, nodes, strict=True):
             if node.kind.startswith(("Reorder", "Transpose")):
                 moved += node.seconds
                 continue
             # Of two convolutions that are added, one takes the sum's name; the other keeps its own.
-            found = owners.get(name, set())
+            found = owned.get(name, set())
             mine = next(iter(found - alone if len(found) > 1 else found), "")
             layer = next((layer for layer in layers if mine == layer or mine.startswith(f"{layer}.")), None)
             if layer is not None:
