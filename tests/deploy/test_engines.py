@@ -5,7 +5,9 @@ import sys
 import pytest
 import torch
 from helpers import Blocks, factored, images
+from torch import nn
 
+import gdws
 from gdws import models
 from gdws.core.errors import GdwsError
 from gdws.deploy.engines import compile
@@ -77,6 +79,20 @@ def test_auto_takes_one_of_the_engines(embedded_file):
     with torch.no_grad():
         torch.testing.assert_close(run(images(5)), models.embedded()(images(5)), atol=1e-4, rtol=0)
     assert compile(str(embedded_file), example=images(1)).engine in ("onnxruntime", "openvino")
+
+
+def test_auto_leaves_out_engines_that_cannot_run_the_model(tmp_path):
+    """Bug: a folder with its own ONNX file ran in no engine, since one of three could not trace a reshape in it."""
+    layers = [nn.Conv2d(3, 8, 3, padding=1), nn.GroupNorm(4, 8), nn.ReLU(), nn.Conv2d(8, 3, 3, padding=1)]
+    upscaler = gdws.compress(nn.Sequential(*layers).eval(), [images(8)], gdws.Macs(0.5), gdws.Uniform(keep_first=False))
+    gdws.save(upscaler, tmp_path / "fast")
+    network = gdws.load(tmp_path / "fast")
+    with pytest.raises(GdwsError, match=r"cannot be traced .*Reshape fails"):
+        compile(network, "torch", example=images(1), threads=1)
+    run = compile(network, example=images(1), threads=1)
+    assert run.engine in ("onnxruntime", "openvino")
+    with torch.no_grad():
+        torch.testing.assert_close(run(images(2)), upscaler(images(2)), atol=1e-5, rtol=0)
 
 
 def test_files_run_as_they_are(embedded_file, tmp_path):

@@ -163,7 +163,7 @@ def compile(
 
     model        an nn.Module, or the path of an ONNX file.
     engine       a name of gdws.deploy.engines.ENGINES, or "auto", which builds those that are installed for the device that
-                 the model is on and keeps the fastest on `example`.
+                 the model is on, leaves out those that cannot run it, and keeps the fastest on `example`.
     example      what will be run: images (B, C, H, W), or gdws.Arguments of several tensors, of the size and best of the batch
                  that will be. onnxruntime and openvino take images of other sizes too where gdws.to_onnx leaves sizes free.
     precision    "float32"; "int8" on a CPU, which needs calibration images; "float16" on a GPU. A file that is quantized
@@ -208,13 +208,18 @@ def compile(
     images = None if calibration is None else checked_inputs(calibration)
     images = images if to_precision == "int8" else None
     with scratch_folder() as folder:
-        source = Source(network, example, folder)
-        built = {
-            each.name: Compiled(each.name, precision, threads, each.build(source, to_precision, threads, images))
-            for each in engines
-        }
+        source, built, failed = Source(network, example, folder), dict[str, Compiled](), list[GdwsError]()
+        for each in engines:
+            try:
+                run = each.build(source, to_precision, threads, images)
+            except GdwsError as error:  # of auto another one may run the model
+                failed.append(error)
+            else:
+                built[each.name] = Compiled(each.name, precision, threads, run)
+    if not built:
+        raise failed[0]
     if len(built) == 1:
-        return built[engines[0].name]
+        return next(iter(built.values()))
     timings = bench(built, example, warmup=5, repeats=30)
     return built[min(timings, key=lambda name: timings[name].quartile)]
 
