@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -64,7 +65,8 @@ def made_up(residual, factor=1.0):
         for structure in structures:
             sizes = [size for size in structure.sizes(statistics.curves[site.name][structure.name][0]) if size]
             share = structure.macs(site, 1) / cost.dense_macs(site)
-            points[site.name][structure.name] = [(size, 0.25 * factor * share * size) for size in (sizes[0], sizes[-1])]
+            filled = {size: 8 * math.ceil(size / 8) for size in (sizes[0], sizes[-1])}
+            points[site.name][structure.name] = [(size, 0.25 * factor * share * whole) for size, whole in filled.items()]
     engines = {name: Latencies(1.0, {site.name: 0.25 for site in sites}, points, 8) for name in ENGINES}
     return LatencyTable("cpu", Target(threads=1), ("onnxruntime", 1.0), engines)
 

@@ -30,7 +30,7 @@ from gdws.planning.latency.target import Target, check_device, device_name
 from gdws.planning.latency.variant_files import VariantFiles
 from gdws.structures.base import Structure
 
-FORMAT = "gdws latency 2"
+FORMAT = "gdws latency 3"
 """Changes with how times are taken, so that what is cached is measured again."""
 
 

@@ -55,16 +55,26 @@ class Latencies:
         return self._rounded(self.layers[site.name])
 
     def of(self, structure: Structure, site: Site, size: int) -> float:
-        """Linear between the sizes that were timed and beyond the last; channels that do not fill a vector cost a whole one."""
+        """Linear between the sizes that were timed and beyond the last; channels that do not fill a vector cost a whole one.
+
+        Beyond a single size that was timed, in proportion to the size.
+        """
         timed = self.points.get(site.name, {}).get(structure.name)
         if timed is None:
             raise GdwsError(f"the latency table has no {structure.name} of {site.name!r}: expected one for every layer")
-        sizes, seconds = np.array(timed).T
-        filled = -(-size // self.vector_width) * self.vector_width
-        if filled <= sizes[-1] or len(sizes) == 1:
+        filled = self._filled(size)
+        points = {self._filled(other): taken for other, taken in timed}
+        sizes, seconds = list(points), list(points.values())
+        if filled <= sizes[-1]:
             return self._rounded(float(np.interp(filled, sizes, seconds)))
+        if len(sizes) == 1:
+            return self._rounded(seconds[0] * filled / sizes[0])
         slope = max(0.0, (seconds[-1] - seconds[-2]) / (sizes[-1] - sizes[-2]))
-        return self._rounded(float(seconds[-1] + slope * (filled - sizes[-1])))
+        return self._rounded(seconds[-1] + slope * (filled - sizes[-1]))
+
+    def _filled(self, size: int) -> int:
+        """The channels of whole vectors."""
+        return -(-size // self.vector_width) * self.vector_width
 
     def _rounded(self, seconds: float) -> float:
         """To a ten thousandth of the network: sums that coincide make the allocation fast."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 
@@ -45,22 +44,39 @@ def with_noise_weights(model: nn.Module, choices: Mapping[str, Choice]) -> nn.Mo
 def variants_to_time(
     sites: Sequence[Site], structures: Sequence[Structure], statistics: Statistics, shares: Sequence[float], filled: int
 ) -> list[dict[str, Choice]]:
-    """What becomes of each layer in each network that is timed."""
+    """What becomes of each layer in each network that is timed: in one structure, at another size for each of the shares."""
     grid = []
-    for structure, share in itertools.product(structures, shares):
-        chosen = {}
+    for structure in structures:
+        timed: dict[str, list[int]] = {}
         for site in sites:
-            if not structure.fits(site.conv):
-                continue
-            curves = statistics.curves[site.name][structure.name]
-            sizes = [size for size in structure.sizes(curves[0]) if size]
-            full = [size for size in sizes if size % filled == 0]
-            wanted = share * cost.dense_macs(site) / structure.macs(site, 1)
-            size = min(full or sizes, key=lambda size: abs(size - wanted))
-            chosen[site.name] = Choice(structure, size, structure.ranks(curves, size), math.nan)
-        if chosen:
-            grid.append(chosen)
+            if structure.fits(site.conv):
+                sizes = structure.sizes(statistics.curves[site.name][structure.name][0])
+                one = cost.dense_macs(site) / structure.macs(site, 1)
+                timed[site.name] = sizes_to_time(sizes, [share * one for share in shares], filled)
+        for turn in range(len(shares)):
+            chosen = {}
+            for name, sizes in timed.items():
+                if turn < len(sizes):
+                    ranks = structure.ranks(statistics.curves[name][structure.name], sizes[turn])
+                    chosen[name] = Choice(structure, sizes[turn], ranks, math.nan)
+            if chosen:
+                grid.append(chosen)
     return grid
+
+
+def sizes_to_time(sizes: Sequence[int], wanted: Sequence[float], filled: int) -> list[int]:
+    """Rising sizes near those that are wanted, which rise, no two of which take as many vectors of `filled` channels.
+
+    A layer of few channels has few such sizes, and the nearest to several of the wanted ones may be the same. Then the next
+    larger is taken: between two times a size has a price, but beyond a single one it would be a guess.
+    """
+    largest = {-(-size // filled): size for size in sorted(sizes) if size}  # of each number of vectors
+    found: list[int] = []
+    for size in wanted:
+        left = [other for other in largest.values() if not found or other > found[-1]]
+        if left:
+            found.append(min(left, key=lambda other: abs(other - size)))
+    return found
 
 
 def reconcile(
