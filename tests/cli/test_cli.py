@@ -537,7 +537,7 @@ def test_a_pickle_that_runs_code_is_refused(run, tmp_path):
     ("changes", "words"),
     [
         ({"images": np.zeros((12, 32), np.uint8)}, "expected (N, H, W, C) or (N, C, H, W) uint8"),
-        ({"images": np.zeros((12, 32, 32, 3), np.float32)}, "expected (N, H, W, C) or (N, C, H, W) uint8"),
+        ({"images": np.zeros((12, 32, 32, 3), np.float32)}, "the model cannot run on images of shape (32, 32, 3)"),
         ({"images": np.zeros((0, 32, 32, 3), np.uint8), "labels": np.zeros(0, int)}, "holds no images"),
         ({"labels": np.zeros(3, int)}, "expected 12 integers"),
         ({"labels": np.full(12, 10)}, "10 classes"),

@@ -148,6 +148,18 @@ def test_the_leaderboard_has_one_recipe_for_each_network_and_shows_what_is_made(
     assert [line.name for line in alone] == [line.name for line in board]
 
 
+def test_a_network_in_which_nothing_was_replaced_is_not_tuned(tmp_path):
+    """Bug: the dense network can be what is as fast as a row of the paper, and training its factors failed."""
+    place = Place(tmp_path, scale("smoke"), {"cifar10": "demo"})
+    made, _ = lines(place, ["table7"])
+    step = next(line.network for line in made if line.match == "speed" and line.tuned)
+    place.folder(step.before).mkdir(parents=True)
+    place.keep(step.before, {"layers": {"conv": {"structure": "dense"}}})
+    assert step.run(place) == {
+        "out of reach": "there is nothing to tune: the dense network is as fast as the one that this stands beside"
+    }
+
+
 def test_the_leaderboard_has_the_public_entries():
     text = markdown(leaderboard({}))
     assert "ResNet-18: TwinRep, trained | 90 % | 78.41 | 44.30" in text

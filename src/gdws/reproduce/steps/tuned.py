@@ -11,7 +11,7 @@ from torch import nn
 from gdws.compression import storage
 from gdws.core.hashing import weights_hash
 from gdws.planning.cost import network_cost
-from gdws.reproduce.place import MODEL, NetworkStep, Place
+from gdws.reproduce.place import MODEL, UNREACHED, NetworkStep, Place
 from gdws.reproduce.steps.base import took
 from gdws.reproduce.steps.compressed import Compressed
 from gdws.training import Recipe, tune
@@ -43,6 +43,8 @@ class Tuned(NetworkStep):
 
     def run(self, place: Place) -> dict[str, Any]:
         begun, folder = time.monotonic(), place.folder(self) / "run"
+        if all(layer["structure"] == "dense" for layer in place.found(self.before)["layers"].values()):
+            return {UNREACHED: "there is nothing to tune: the dense network is as fast as the one that this stands beside"}
         split, teacher = place.split(self.data, "train", self.trained_on), None
         if self.taught:
             teacher = self.before.source.network(place)
