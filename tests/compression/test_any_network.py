@@ -123,6 +123,39 @@ class Frames(nn.Module):
         return {"maps": self.head(seen)}
 
 
+def test_multiply_adds_are_those_of_all_maps_of_a_sample():
+    """Bug: of a clip of eight frames the trunk's were counted for one, so that a budget of MACs was another one."""
+    model, clips = Frames().eval(), torch.rand(4, 8, 3, 16, 16)
+    made = gdws.plan(model, [clips], gdws.Macs(0.5), gdws.Calibrated(attack=None))
+    counted = {layer.name: layer.dense_macs for layer in made.layers}
+    assert counted["trunk.2"] == 8 * counted["head"] == 8 * 16 * 16 * 9 * 16 * 16
+    assert sum(counted.values()) == gdws.network_cost(model, clips[:1]).macs
+    small = gdws.network_cost(gdws.compress(model, [clips], gdws.Macs(0.5), gdws.Calibrated(attack=None)), clips[:1]).macs
+    stem = counted["trunk.0"]
+    assert 0.4 < (small - stem) / (sum(counted.values()) - stem) <= 0.5
+
+
+class OneByOne(nn.Module):
+    """Sends the samples of a batch through its first layers one after another."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem, self.alone, self.together = conv(3, 16), conv(16, 16), conv(16, 16)
+
+    def forward(self, x):
+        return self.together(torch.stack([self.alone(self.stem(each).relu()) for each in x]).relu())
+
+
+def test_convolutions_without_a_batch_stay_dense():
+    """Bug: "the model cannot run on images of shape (3, 16, 16): not enough values to unpack"."""
+    model, images = OneByOne().eval(), torch.rand(8, 3, 16, 16)
+    fast = gdws.compress(model, [images], gdws.Macs(0.5), gdws.Calibrated(attack=None))
+    stem, alone, together = gdws.plan_of(fast).layers
+    assert stem.reason == alone.reason == "called with a map (C, H, W) without a batch"
+    assert together.structure != "dense"
+    assert fast(images).shape == model(images).shape
+
+
 def upscaler_of(channels=3, wrap=lambda network: network):
     return wrap(Upscaler(channels))
 

@@ -29,7 +29,8 @@ HOOKS = (
 class Site:
     """A convolution in its network.
 
-    maps    (H, W, H', W') of its input and output for one image, one entry for each use
+    maps    (H, W, H', W') of its input and output for one sample: one entry for each use, and for each map of the sample in it,
+            such as the frames of a clip
     reason  why it stays dense; None if it may be replaced
     """
 
@@ -40,7 +41,7 @@ class Site:
 
     @property
     def positions(self) -> int:
-        """Output pixels of all uses."""
+        """Output pixels of one sample, in all uses."""
         return sum(height * width for _, _, height, width in self.maps)
 
 
@@ -58,14 +59,18 @@ def find_convolutions(
     """
     names = {module: name for name, module in model.named_modules() if isinstance(module, nn.Conv2d)}
     maps: dict[nn.Conv2d, tuple[tuple[int, int, int, int], ...]] = {}
+    alone = set[nn.Conv2d]()
 
-    def count(module: nn.Module, inputs: tuple[Tensor, ...], named: dict[str, Tensor], output: Tensor) -> None:
+    def look(module: nn.Module, inputs: tuple[Tensor, ...], named: dict[str, Tensor], output: Tensor) -> None:
         assert isinstance(module, nn.Conv2d)
-        height, width = input_of(inputs, named).shape[2:]
-        maps[module] = (*maps.get(module, ()), (height, width, *output.shape[2:]))
+        given = input_of(inputs, named)
+        if given.ndim == 3:
+            alone.add(module)
+        count = len(given) if given.ndim == 4 else 1
+        maps[module] = maps.get(module, ()) + count * ((*given.shape[-2:], *output.shape[-2:]),)
 
     # Before hooks of others, which may change the output.
-    handles = [module.register_forward_hook(count, prepend=True, with_kwargs=True) for module in names]
+    handles = [module.register_forward_hook(look, prepend=True, with_kwargs=True) for module in names]
     try:
         with evaluating(model), torch.no_grad():
             call_model(model, example[:1])
@@ -92,6 +97,8 @@ def find_convolutions(
             return f"never runs, since {replaced[0]}" if replaced else "never runs"
         if (special := why_not_plain(conv)) is not None:
             return special
+        if conv in alone:
+            return "called with a map (C, H, W) without a batch"
         if keep_first and conv is first:
             return "first layer"
         if keep_1x1 and conv.kernel_size == (1, 1):
