@@ -218,7 +218,7 @@ def test_demo_writes_its_table_and_result(run, tmp_path, monkeypatch):
         assert f"{row['natural']:.1f} ±" in text
     assert rows[0]["natural_change"] is None
     assert rows[2]["natural_change"][0] == pytest.approx(rows[2]["natural"] - rows[0]["natural"])
-    assert "The bargain is" in record["seen"]
+    assert "The best trade-off is" in record["seen"]
     assert record["seen"] in text
     assert rows[0]["natural"] == pytest.approx(79.4, abs=0.3)
     assert rows[3]["natural"] > rows[2]["natural"]

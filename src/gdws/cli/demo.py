@@ -35,7 +35,7 @@ PAIRS = ("vertical", "horizontal")
 """The speed-up that the last network is planned for, and the structures that it may take: more take longer to time."""
 CALIBRATION_IMAGES, INT8_IMAGES = 150, 25
 ACCEPTABLE = -2.0
-"""Points of natural accuracy that a bargain may lose; of robust accuracy nothing that the few attacked images show."""
+"""Points of natural accuracy that the best trade-off may lose; of robust accuracy nothing that the few attacked images show."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +95,7 @@ def demo(images: int = 100, seed: int = 0) -> list[Row]:
 
 
 def seen(rows: list[Row], images: int) -> str:
-    """What the table says, in two sentences: which network is the bargain, and what it costs."""
+    """What the table says, in two sentences: which network is the best trade-off, and what it costs."""
     base, *others = rows
     kept = [
         row
@@ -110,7 +110,7 @@ def seen(rows: list[Row], images: int) -> str:
         if change is not None
     )
     return (
-        f"The bargain is {best.name}: {best.fps_ratio:.2f} times as fast as the base in float32{int8}, with "
+        f"The best trade-off is {best.name}: {best.fps_ratio:.2f} times as fast as the base in float32{int8}, with "
         f"{best.macs / base.macs:.2f} of its MACs.\n"
         f"Its natural accuracy changes by {natural}, its robust accuracy by {robust}."
     )
