@@ -21,6 +21,19 @@ from gdws.structures import STRUCTURES
 ENGINES = ("onnxruntime", "openvino")
 
 
+@pytest.fixture
+def exported(monkeypatch):
+    """The networks that were exported, which takes seconds each."""
+    found, plain = [], variant_files.to_onnx
+
+    def export(network, *rest):
+        found.append(network)
+        plain(network, *rest)
+
+    monkeypatch.setattr(variant_files, "to_onnx", export)
+    return found
+
+
 @pytest.mark.parametrize("precision", ["float32", "int8"])
 def test_every_layer_of_a_real_network_has_its_time(residual, table, precision, monkeypatch):
     """In both engines, all structures: nothing is zero, and the layers of the dense network are a part of its time."""
@@ -42,15 +55,8 @@ def test_every_layer_of_a_real_network_has_its_time(residual, table, precision, 
     assert table.reference[1] == min(table.reference[1], *(found.total for found in table.engines.values()))
 
 
-def test_only_the_dense_network_is_exported(residual, monkeypatch):
+def test_only_the_dense_network_is_exported(residual, exported, monkeypatch):
     """Bug: so was every network that is timed, at seconds each."""
-    exported = []
-
-    def count(network, *rest, plain=variant_files.to_onnx):
-        exported.append(network)
-        plain(network, *rest)
-
-    monkeypatch.setattr(variant_files, "to_onnx", count)
     monkeypatch.setattr(measure_cpu, "SHARES", (0.1, 0.4))
     monkeypatch.setattr(measure_cpu, "TURNS", 8)
     measure_latencies(*residual, Target("onnxruntime", threads=1))
@@ -178,15 +184,8 @@ def test_a_network_of_fewer_turns_is_compared_with_the_same_turns_of_the_dense_o
     assert found.points["layer"]["vertical"] == [(4, pytest.approx(5.0))]
 
 
-def test_a_plan_exports_the_dense_network_once(residual, monkeypatch):
+def test_a_plan_exports_the_dense_network_once(residual, exported, monkeypatch):
     """It was exported again for the plans that are run, after those of the latency table."""
-    exported = []
-
-    def count(network, *rest, plain=variant_files.to_onnx):
-        exported.append(network)
-        plain(network, *rest)
-
-    monkeypatch.setattr(variant_files, "to_onnx", count)
     monkeypatch.setattr(measure_cpu, "SHARES", (0.2,))
     monkeypatch.setattr(measure_cpu, "TURNS", 8)
     model, _, _, statistics = residual
